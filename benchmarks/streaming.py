@@ -137,7 +137,7 @@ def arrange_rows(rows: pa.Table, order: str) -> pa.Table:
     return taken.append_column("arrival", pa.array(np.arange(size)))
 
 
-def written(rows: pa.Table, directory: Path, files: int) -> Path:
+def write_files(rows: pa.Table, directory: Path, files: int) -> Path:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     size = -(-len(rows) // files)
@@ -238,7 +238,7 @@ def time_query(start: Callable[[], Any], rows: int) -> Figure:
 def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int) -> Figure:
     rows = arrange_rows(shape.rows, order)
     # Two files for each micro-batch: one for each core.
-    source = written(rows, work / "in", 2 * batches)
+    source = write_files(rows, work / "in", 2 * batches)
     for place in ("out", "checkpoint"):
         shutil.rmtree(work / place, ignore_errors=True)
     schema = SCHEMA + (", room string" if shape.grouped else "")
@@ -263,7 +263,7 @@ def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int
 
 
 def batch(spark: Any, shape: Shape, work: Path) -> Figure:
-    source = written(shape.vectors, work / "vectors", 2)
+    source = write_files(shape.vectors, work / "vectors", 2)
     before, started = cpu(), time.perf_counter()
     table = spark.read.parquet(str(source))
     found = order_rows(table, process="process", vector="vector", partition_by="run")

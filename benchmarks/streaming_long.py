@@ -96,14 +96,14 @@ def event(value: int, at: int) -> dict[str, Any]:
 def traffic(
     spark: SparkSession, make: Callable[[int, int], dict[str, Any]], schema: pa.Schema, rows: int, half: int
 ) -> DataFrame:
-    def made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def make_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             places = batch.column(0).to_pylist()
             yield pa.RecordBatch.from_pylist([make(order_of(at, half), at) for at in places], schema)
 
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
     values = source.option("numPartitions", 1).load().select("value")
-    return values.mapInArrow(made, from_arrow_schema(schema))
+    return values.mapInArrow(make_rows, from_arrow_schema(schema))
 
 
 # What is measured

@@ -115,7 +115,7 @@ def fill_blocks(text: str, made: Mapping[str, str]) -> str:
     return BLOCK.sub(lambda match: f"{match[1]}{made[match[2]]}\n{match[3]}", text)
 
 
-def written(name: str) -> dict[str, str]:
+def read_tables(name: str) -> dict[str, str]:
     """The tables as docs/results has them."""
     text = page(name).read_text(encoding="utf-8")
     return {match[2]: match[0][len(match[1]) : -len(match[3])].strip() for match in BLOCK.finditer(text)}

@@ -151,7 +151,7 @@ class World:
 
     # What may happen next
 
-    def arriving(self) -> list[Packet[Any]]:
+    def list_arrivable(self) -> list[Packet[Any]]:
         """The packets that may arrive next: all, or the oldest of each channel."""
         if not self.fifo:
             return self.network
@@ -216,7 +216,7 @@ def drive(machines: list[Machine], habits: Habits, random: Random) -> World:
     wanted = [random.randrange(world.n) for _ in machines]
     unsent = habits.messages
     while True:
-        arriving, deliverable = world.arriving(), world.deliverable()
+        arriving, deliverable = world.list_arrivable(), world.deliverable()
         if habits.picky and (unsent or arriving):
             deliverable = [(q, m) for q, m in deliverable if m.sender == wanted[q]]
         weights = [
@@ -251,7 +251,7 @@ def play(machines: list[Machine], steps: Iterable[tuple[str, int, int]]) -> Worl
     """
     world = World(machines)
     for kind, which, to in steps:
-        arriving, deliverable = world.arriving(), world.deliverable()
+        arriving, deliverable = world.list_arrivable(), world.deliverable()
         process = which % world.n
         if kind == "send":
             drawn = tuple(q for q in range(world.n) if to >> q & 1) or (process,)
@@ -265,7 +265,7 @@ def play(machines: list[Machine], steps: Iterable[tuple[str, int, int]]) -> Worl
             world.split(process)
     while world.network or world.deliverable():
         if world.network:
-            world.arrive(world.arriving()[-1])
+            world.arrive(world.list_arrivable()[-1])
         else:
             world.deliver(*world.deliverable()[-1])
     return world
@@ -281,7 +281,7 @@ def busy(name: str, seed: int = 0) -> World:
         if world.machines[sender].accepts(sender, to) is None:
             world.send(sender, to)
         if world.network and random.random() < 0.8:
-            world.arrive(random.choice(world.arriving()))
+            world.arrive(random.choice(world.list_arrivable()))
         if world.deliverable() and random.random() < 0.5:
             world.deliver(*random.choice(world.deliverable()))
     return world

@@ -263,9 +263,9 @@ class SparingTellsArrivedForTaken(Sparing):
     """Says that all that has arrived was delivered."""
 
     def _send(self, message: Message) -> list[Effect]:
-        return [self._exaggerated(effect) for effect in super()._send(message)]
+        return [self._exaggerate(effect) for effect in super()._send(message)]
 
-    def _exaggerated(self, effect: Effect) -> Effect:
+    def _exaggerate(self, effect: Effect) -> Effect:
         if not isinstance(effect, Packet):
             return effect
         here = [self._position(packet) for packet in (*self._held.values(), *self._ready.values())]
@@ -478,9 +478,9 @@ class MonitorDoesNotCountItself(Monitor):
     """The monitor does not count what it sends to itself, nor tell of it."""
 
     def _send(self, message: Message) -> list[Effect]:
-        return [self._uncounted(effect) for effect in super()._send(message)]
+        return [self._uncount(effect) for effect in super()._send(message)]
 
-    def _uncounted(self, effect: Effect) -> Effect:
+    def _uncount(self, effect: Effect) -> Effect:
         if not isinstance(effect, Packet) or self.me != self.monitor:
             return effect
         vector = tuple(0 if q == self.me else count for q, count in enumerate(effect.stamp.vector))

@@ -61,7 +61,7 @@ def judge_run(run: Row, events: Sequence[Row]) -> tuple[Row, list[Row]]:
     }
     findings: list[Row] = []
 
-    def found(kind: str, at: int, message: tuple[int, int], by: Any = None, chain: Any = None) -> None:
+    def add_finding(kind: str, at: int, message: tuple[int, int], by: Any = None, chain: Any = None) -> None:
         key = names[at], names[message[0]], message[1]
         findings.append(
             {
@@ -73,10 +73,10 @@ def judge_run(run: Row, events: Sequence[Row]) -> tuple[Row, list[Row]]:
 
     for kind, violations in (("violation", verdict.violations), ("fifo_break", verdict.fifo_breaks)):
         for v in violations:
-            found(kind, v.at, v.overtaken, v.by, v.chain if kind == "violation" else None)
+            add_finding(kind, v.at, v.overtaken, v.by, v.chain if kind == "violation" else None)
     for kind in ("duplicates", "unsent", "unaddressed", "undelivered"):
         for copy in getattr(verdict, kind):
-            found(kind.removesuffix("s"), copy.at, copy.message)
+            add_finding(kind.removesuffix("s"), copy.at, copy.message)
     counts = Counter(row["kind"] for row in findings)
     columns = {kind: counts[kind] for kind in ("unsent", "unaddressed", "undelivered")}
     columns |= {f"{kind}s": counts[kind] for kind in ("violation", "fifo_break", "duplicate")}

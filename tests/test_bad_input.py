@@ -32,7 +32,7 @@ def list_unreceived(name: str, control: bool | None = False) -> Iterator[tuple[M
     """Packets of the middle of some runs, each with the machine that would receive it next."""
     for seed in SEEDS:
         world = busy(name, seed)
-        for packet in world.arriving():
+        for packet in world.list_arrivable():
             if control is None or packet.stamp.control == control:
                 yield world.machines[packet.dest], packet
 

@@ -32,7 +32,7 @@ def test_duplicates_of_every_kind_are_ignored_at_every_moment(name):
             unsent -= 1
             world.send(unsent % 3, range(3) if unsent % 2 or name == "broadcast" else [random.randrange(3)])
         elif act == "arrive" and world.network:
-            packet = random.choice(world.arriving())
+            packet = random.choice(world.list_arrivable())
             world.arrive(packet)
             arrived.append(packet)
             kinds.add(type(packet.stamp))

@@ -27,7 +27,7 @@ def cells(table: str) -> list[list[str]]:
 def test_the_border_made_again_has_the_figures_that_are_in_the_document() -> None:
     network = "exponential:1ms,bandwidth=10Mbit/s"
     _, _, *made = cells(buffers._delay(rows("buffers", case="border", processes=4, network=network)))
-    written = cells(tables.written("buffers")["delay"])
+    written = cells(tables.read_tables("buffers")["delay"])
     assert len(made) == 4
     assert [line[:3] for line in made] == [line[:3] for line in written if line[0] == made[0][0]]
 
@@ -35,7 +35,7 @@ def test_the_border_made_again_has_the_figures_that_are_in_the_document() -> Non
 def test_a_column_made_again_has_the_figures_that_are_in_the_document() -> None:
     made = rows("compared", case="groups", processes=4)
     for what, cell in (("stamps", compared._stamps), ("delay", compared._delay)):
-        written = cells(tables.written("compared")[f"groups: {what}"])
+        written = cells(tables.read_tables("compared")[f"groups: {what}"])
         assert cells(compared._grid(compared._cells(made), cell)) == [line[:2] for line in written]
     # The choice leaves out what is slow or orders nothing.
     history, _, small = compared._choices([row for row in made if row.spec.protocol not in compared.PARTIAL])[

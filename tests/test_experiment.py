@@ -31,7 +31,7 @@ workload = "groups:size=3"
 """
 
 
-def written(tmp_path: Path, text: str = SMALL) -> Path:
+def write_experiment(tmp_path: Path, text: str = SMALL) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(text)
     return path
@@ -132,7 +132,7 @@ def test_the_same_run_has_the_same_name_and_another_case_another():
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path, capsys, text, told):
-    path = written(tmp_path, text)
+    path = write_experiment(tmp_path, text)
     out = tmp_path / "out"
     assert command(["sweep", str(path), "--out", str(out)]) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -172,7 +172,10 @@ def test_a_large_run_is_built_in_its_turn_and_fails_alone(tmp_path):
 def test_each_run_is_a_line_with_all_that_decides_it_and_all_that_it_came_to(tmp_path, capsys):
     out = tmp_path / "out"
     assert (
-        command(["sweep", str(written(tmp_path)), "--out", str(out), "--local", "--jobs", "2", "--json"]) == 0
+        command(
+            ["sweep", str(write_experiment(tmp_path)), "--out", str(out), "--local", "--jobs", "2", "--json"]
+        )
+        == 0
     )
     outcome = json.loads(capsys.readouterr().out)
     assert (outcome["verdict"], outcome["runs"], outcome["made"], outcome["failures"]) == ("yes", 6, 6, [])
@@ -188,21 +191,21 @@ def test_each_run_is_a_line_with_all_that_decides_it_and_all_that_it_came_to(tmp
 
 
 def test_a_row_reads_back_as_it_was(tmp_path):
-    experiment = load(written(tmp_path))
+    experiment = load(write_experiment(tmp_path))
     result = perform(experiment.runs[0])
     assert isinstance(result, Row)
     assert Row.load(json.loads(json.dumps(result.plain()))) == result
 
 
 def test_the_same_experiment_gives_the_same_figures(tmp_path):
-    experiment = load(written(tmp_path))
+    experiment = load(write_experiment(tmp_path))
     once = [perform(run) for run in experiment.runs]
     again = sweep(experiment, tmp_path / "out", jobs=2)
     assert [r.summary for r in once if isinstance(r, Row)] == [r.summary for r in again if isinstance(r, Row)]
 
 
 def test_an_interrupted_sweep_continues_where_it_was(tmp_path):
-    experiment, out = load(written(tmp_path)), tmp_path / "out"
+    experiment, out = load(write_experiment(tmp_path)), tmp_path / "out"
     whole = sweep(experiment, out, jobs=1)
     path = out / "results.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -215,7 +218,7 @@ def test_an_interrupted_sweep_continues_where_it_was(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_made(tmp_path):
-    experiment, out = load(written(tmp_path)), tmp_path / "out"
+    experiment, out = load(write_experiment(tmp_path)), tmp_path / "out"
 
     def stop(result: Row | Failure) -> None:
         raise KeyboardInterrupt
@@ -226,7 +229,7 @@ def test_ctrl_c_keeps_what_was_made(tmp_path):
 
 
 def test_results_of_another_experiment_are_not_mixed_in(tmp_path):
-    experiment, out = load(written(tmp_path)), tmp_path / "out"
+    experiment, out = load(write_experiment(tmp_path)), tmp_path / "out"
     sweep(Experiment("one", "", experiment.runs[:1]), out, jobs=1)
     with pytest.raises(InputError, match="is not one of other"):
         sweep(Experiment("other", "", experiment.runs[1:]), out, jobs=1)
@@ -248,7 +251,7 @@ def test_a_run_that_fails_is_told_with_its_command_and_loses_no_other(tmp_path, 
     out, script = tmp_path / "out", tmp_path / "deadlock.txt"
     script.write_text(DEADLOCK)
     case = f"[[case]]\nname = 'deadlock'\nworkload = 'script:{script}'\n[[case]]\nname = 'fine'\n"
-    path = written(tmp_path, f"[grid]\nprotocol = 'matrix'\nmessages = 9\nseeds = 2\n{case}")
+    path = write_experiment(tmp_path, f"[grid]\nprotocol = 'matrix'\nmessages = 9\nseeds = 2\n{case}")
     assert command(["sweep", str(path), "--out", str(out), "--local", "--jobs", "1", "--json"]) == 1
     told = capsys.readouterr()
     outcome = json.loads(told.out)
@@ -263,7 +266,7 @@ def test_a_run_that_fails_is_told_with_its_command_and_loses_no_other(tmp_path, 
 
 
 def test_traces_are_written_when_asked_for(tmp_path):
-    experiment, out = load(written(tmp_path)), tmp_path / "out"
+    experiment, out = load(write_experiment(tmp_path)), tmp_path / "out"
     sweep(experiment, out, jobs=2, traces=True)
     assert {run.run for run in read_runs(out / "trace")} == {run.key for run in experiment.runs}
 

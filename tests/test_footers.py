@@ -47,11 +47,11 @@ def test_clocks_that_are_null_in_part_and_not_counted_do_not_refuse_a_trace(tmp_
         path, [{**row, "clock": None if at % 3 else row["clock"]} for at, row in enumerate(run[2])]
     )
 
-    def uncounted(told, required):
+    def drop_null_count(told, required):
         """As if the writer had not counted nulls."""
         return span(statistics(min=told.min, max=told.max, has_null_count=False, null_count=None), required)
 
-    monkeypatch.setattr(footers, "span", uncounted)
+    monkeypatch.setattr(footers, "span", drop_null_count)
     found = verify(root)
     assert list(planted.differences(run, found.runs.to_pylist()[0], found.findings.to_pylist())) == []
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from antecede.jit import has_numba, interpreted, is_compiling, native
+from antecede.jit import has_numba, interpret_kernels, is_compiling, native
 from antecede.jit.hashtable import EMPTY, find, grown, insert, is_full, new_table, remove, table_of, value_at
 
 WAYS = [
@@ -33,7 +33,7 @@ def add_two(values, at):
 def test_a_kernel_calls_others_the_way_it_was_called(plain):
     values = np.zeros(2, np.int64)
     if plain:
-        with interpreted():
+        with interpret_kernels():
             assert not is_compiling()
             assert add_two(values, 1) == 2
     else:
@@ -76,9 +76,9 @@ def test_of_processes_that_begin_together_one_compiles(tmp_path):
 def test_interpreted_kernels_load_no_numba():
     script = """
 import sys
-from antecede.jit import interpreted
+from antecede.jit import interpret_kernels
 from antecede.jit.hashtable import find, new_table
-with interpreted():
+with interpret_kernels():
     find(new_table(1), 1, 1)
 assert "numba" not in sys.modules
 find(new_table(1), 1, 1)
@@ -112,7 +112,7 @@ def test_the_table_does_what_a_dictionary_does(seed, plain):
 
     for value in range(600 if plain else 3000):
         if plain:
-            with interpreted():
+            with interpret_kernels():
                 step(value)
         else:
             step(value)

@@ -72,7 +72,7 @@ def test_an_answer_waits_for_the_own_message_that_it_follows(name):
     own = world.send(0, everyone(name, [0]))
     question = world.send(0, everyone(name, [1]))
     while (1, 1) not in world.messages:
-        for packet in list(world.arriving()):
+        for packet in list(world.list_arrivable()):
             world.arrive(packet)
         for message in world.machines[1].eligible():
             world.deliver(1, message)
@@ -439,7 +439,7 @@ def test_what_is_left_out_here_is_named_with_a_reason():
 def finish(world: World) -> None:
     while world.network or world.deliverable():
         if world.network:
-            world.arrive(world.arriving()[0])
+            world.arrive(world.list_arrivable()[0])
         else:
             world.deliver(*world.deliverable()[0])
     world.check()

@@ -22,7 +22,7 @@ def new() -> Core:
     return Core.new("fifo", VIEW, "a", epoch=1)
 
 
-def written(path: Path, sizes: list[int], every: int = 1000, sync: str = "normal") -> Core:
+def write_journal(path: Path, sizes: list[int], every: int = 1000, sync: str = "normal") -> Core:
     """A journal with a message of each of these sizes, each a group of its own; the process that they made."""
     journal = open_journal(path, sync, every)  # type: ignore[arg-type]
     core = journal.recover(new())
@@ -47,12 +47,12 @@ def recover(path: Path) -> Core:
 @pytest.mark.parametrize("every", [1, 5, 1000])
 def test_large_and_small_records_come_back_together(tmp_path, every, sync):
     sizes = [100, 20_000, 100, 100_000, 16_384, 30_000, 5]
-    core = written(tmp_path / "a.db", sizes, every, sync)
+    core = write_journal(tmp_path / "a.db", sizes, every, sync)
     assert recover(tmp_path / "a.db").snapshot() == core.snapshot()
 
 
 def test_what_is_large_is_not_in_the_database(tmp_path):
-    written(tmp_path / "a.db", [100_000] * 10)
+    write_journal(tmp_path / "a.db", [100_000] * 10)
     assert (tmp_path / "a.db-bulk0").stat().st_size > 1_000_000
     assert (tmp_path / "a.db").stat().st_size < 100_000
 
@@ -74,7 +74,7 @@ def test_a_snapshot_begins_anew_in_the_other_file(tmp_path):
 
 def test_a_restart_goes_on_behind_what_is_there(tmp_path):
     path = tmp_path / "a.db"
-    written(path, [20_000, 30_000])
+    write_journal(path, [20_000, 30_000])
     journal = open_journal(path)
     core = journal.recover(new())
     for given in (inputs := [Send((0,), b"z" * 40_000)]):
@@ -87,7 +87,7 @@ def test_a_restart_goes_on_behind_what_is_there(tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_damage_is_noticed_and_told(tmp_path, damage):
     path, bulk = tmp_path / "a.db", tmp_path / "a.db-bulk0"
-    written(path, [100, 20_000, 100, 20_000, 100])
+    write_journal(path, [100, 20_000, 100, 20_000, 100])
     sound = bulk.read_bytes()
     if damage == "flip":
         bulk.write_bytes(sound[:30_000] + bytes([sound[30_000] ^ 1]) + sound[30_001:])
@@ -102,7 +102,7 @@ def test_damage_is_noticed_and_told(tmp_path, damage):
 
 def test_a_place_that_is_none_is_damage(tmp_path):
     path = tmp_path / "a.db"
-    written(path, [20_000])
+    write_journal(path, [20_000])
     for place in ("start = -1", "size = 'x'", "start = NULL", "size = 1", "size = 1 << 60"):
         database = sqlite3.connect(path)
         database.execute("BEGIN")
@@ -115,7 +115,7 @@ def test_a_place_that_is_none_is_damage(tmp_path):
 
 def test_a_disk_that_takes_no_more_changes_nothing(tmp_path, monkeypatch):
     path = tmp_path / "a.db"
-    core = written(path, [20_000])
+    core = write_journal(path, [20_000])
     journal = open_journal(path, "normal")
     journal.recover(new())
 

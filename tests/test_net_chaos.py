@@ -31,7 +31,7 @@ def test_killed_nodes_on_a_bad_network_lose_nothing(tmp_path):
     assert outcome.passed is not None
     assert outcome.passed.kills >= 3
     assert outcome.account.delivered == sum(
-        len(numbers) for senders in options.plan.owed() for numbers in senders
+        len(numbers) for senders in options.plan.list_owed() for numbers in senders
     )
 
 

@@ -29,17 +29,17 @@ class Sender(Worker):
         said = self.said
         with self.heard:
             done = self.heard.wait_for(
-                lambda: len(said) >= lines or self.delivered() == owed or self.ended, PATIENCE_S
+                lambda: len(said) >= lines or self.count_delivered() == owed or self.ended, PATIENCE_S
             )
         assert not self.ended, f"{self.name} ended by itself, with {self.process.wait(PATIENCE_S)}"
-        assert done, f"{self.name} has {self.delivered()} of {owed}: lost, or late"
+        assert done, f"{self.name} has {self.count_delivered()} of {owed}: lost, or late"
 
-    def acked(self) -> Counter[tuple[str, int]]:
+    def count_acked(self) -> Counter[tuple[str, int]]:
         return Counter(
             (one["sender"], one["number"]) for life in self.lives for one in life if one["kind"] == "acked"
         )
 
-    def delivered(self) -> int:
+    def count_delivered(self) -> int:
         return sum(event.kind == "deliver" for event in self.events())
 
     def events(self) -> list[Event]:
@@ -130,5 +130,5 @@ def test_killed_nodes_lose_nothing_and_repeat_nothing(tmp_path, protocol, sync, 
         recorded = [event for event in events_of(trace, "nodes") if event.kind != "receive"]
         assert recorded == events, "the nodes recorded what happened, across their lives"
     for worker in workers:
-        assert set(worker.acked().values()) == {1}, "acknowledged once"
+        assert set(worker.count_acked().values()) == {1}, "acknowledged once"
         check_handed_over(worker)

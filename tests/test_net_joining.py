@@ -38,7 +38,7 @@ class System:
         return Node.join(name, ask, transport=self.network.at(name), settings=QUICK, **options)
 
     @asynccontextmanager
-    async def found(self) -> AsyncIterator[tuple[Node, Node, Node]]:
+    async def connect_founders(self) -> AsyncIterator[tuple[Node, Node, Node]]:
         """All three founders, connected."""
         async with self.founder("a") as a, self.founder("b") as b, self.founder("c") as c:
             await self.connect(a, b, c)
@@ -63,7 +63,7 @@ class System:
 def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
     async def main() -> None:
         system = System()
-        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, _c):
+        async with asyncio.timeout(PATIENCE_S), system.connect_founders() as (a, b, _c):
             nodes = {"a": a, "b": b}
             system.cut("c")
             d = system.newcomer("d", [asked])
@@ -94,7 +94,7 @@ def test_a_join_waits_for_a_member_that_is_down_and_sends_go_on(asked, caplog):
 def test_a_leave_waits_for_a_member_that_is_down_and_sends_go_on(down, leaver, other, caplog):
     async def main() -> None:
         system = System()
-        async with asyncio.timeout(PATIENCE_S), system.found() as found:
+        async with asyncio.timeout(PATIENCE_S), system.connect_founders() as found:
             nodes = dict(zip(NAMES, found, strict=True))
             node = nodes[leaver]
             system.cut(down)
@@ -170,7 +170,7 @@ def test_whoever_follows_a_change_names_the_member_that_is_down_and_not_its_lead
 def test_a_join_that_is_cancelled_leaves_nobody_behind(asked):
     async def main() -> None:
         system = System()
-        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
+        async with asyncio.timeout(PATIENCE_S), system.connect_founders() as (a, b, c):
             nodes = {"a": a, "b": b}
             system.cut("c")
             with pytest.raises(TimeoutError):
@@ -195,7 +195,7 @@ def test_a_change_that_has_begun_is_called_off_if_the_join_is(asked, monkeypatch
 
     async def main() -> None:
         system = System()
-        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
+        async with asyncio.timeout(PATIENCE_S), system.connect_founders() as (a, b, c):
             nodes = {"a": a, "b": b}
             monkeypatch.setattr(c._host, "arrive", lambda peer, frame: None)
             starting = asyncio.ensure_future(system.newcomer("d", [asked]).start())
@@ -218,7 +218,7 @@ def test_a_node_that_asks_again_takes_its_own_place(caplog):
 
     async def main() -> None:
         system = System()
-        async with asyncio.timeout(PATIENCE_S), system.found() as (a, _b, _c):
+        async with asyncio.timeout(PATIENCE_S), system.connect_founders() as (a, _b, _c):
             system.cut("c")
             starting = asyncio.ensure_future(system.newcomer("d", ["a"]).start())
             while "d" not in a.status().joining:
@@ -243,7 +243,7 @@ def test_a_node_that_asks_again_takes_its_own_place(caplog):
 def test_a_member_that_leaves_lets_nobody_wait_to_join_by_it(monkeypatch):
     async def main() -> None:
         system = System()
-        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
+        async with asyncio.timeout(PATIENCE_S), system.connect_founders() as (a, b, c):
             # The join is not proposed before the leave.
             monkeypatch.setattr(b._mesh.stalls, "may_propose", lambda name: name == "b")
             joining = asyncio.ensure_future(system.newcomer("d", ["b"]).start())
@@ -271,7 +271,7 @@ async def join_and_die(system: System, asked: Node) -> None:
 def test_one_that_joined_and_never_came_is_removed_by_the_member_that_it_asked(asked, caplog):
     async def main() -> None:
         system = System()
-        async with asyncio.timeout(PATIENCE_S), system.found() as (a, b, c):
+        async with asyncio.timeout(PATIENCE_S), system.connect_founders() as (a, b, c):
             await join_and_die(system, {"a": a, "b": b}[asked])
             await _members(c, 4)
             while not (found := [one for one in c.waiting() if one.where == "joining"]):

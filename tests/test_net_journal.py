@@ -28,7 +28,7 @@ def new(protocol: str = "fifo", me: str = "a", view: View = VIEW, **groups: Any)
     return Core.new(protocol, view, me, epoch=1, roll=Roll.first(view.names, groups.get("groups", {})))
 
 
-def written(path: Path, groups: int = 5, every: int = 1000) -> Core:
+def write_journal(path: Path, groups: int = 5, every: int = 1000) -> Core:
     """A journal with so many groups of four inputs; the process that they made."""
     journal = open_journal(path, "normal", every)
     core = journal.recover(new())
@@ -48,7 +48,7 @@ def written(path: Path, groups: int = 5, every: int = 1000) -> Core:
 
 @pytest.mark.parametrize("every", [1, 10, 1000])
 def test_what_was_appended_comes_back(tmp_path, every):
-    core = written(tmp_path / "a.db", every=every)
+    core = write_journal(tmp_path / "a.db", every=every)
     journal = open_journal(tmp_path / "a.db")
     assert journal.recover(new()).snapshot() == core.snapshot()
     assert journal.position == 20
@@ -56,8 +56,8 @@ def test_what_was_appended_comes_back(tmp_path, every):
 
 
 def test_snapshots_keep_it_short(tmp_path):
-    written(tmp_path / "short.db", groups=200, every=50)
-    written(tmp_path / "long.db", groups=200, every=10_000)
+    write_journal(tmp_path / "short.db", groups=200, every=50)
+    write_journal(tmp_path / "long.db", groups=200, every=10_000)
     with sqlite3.connect(tmp_path / "short.db") as database:
         [(rows,)] = database.execute("SELECT count(*) FROM inputs")
     database.close()
@@ -89,7 +89,7 @@ def test_snapshots_keep_it_short(tmp_path):
 )
 def test_damage_is_noticed_and_told(tmp_path, damage, told):
     path = tmp_path / "a.db"
-    written(path)
+    write_journal(path)
     database = sqlite3.connect(path)
     database.execute(damage)
     database.commit()
@@ -109,7 +109,7 @@ def recover_journal(path: Path) -> None:
 
 def test_a_flipped_bit_anywhere_is_noticed_or_does_no_harm(tmp_path):
     path = tmp_path / "a.db"
-    expected = written(path).snapshot()
+    expected = write_journal(path).snapshot()
     sound = path.read_bytes()
     noticed = 0
     for at in range(0, len(sound), 37):
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content):
     ],
 )
 def test_the_journal_of_another_node_is_refused(tmp_path, other, told):
-    written(tmp_path / "a.db")
+    write_journal(tmp_path / "a.db")
     journal = open_journal(tmp_path / "a.db")
     with pytest.raises(BadJournal, match=told):
         journal.recover(other)

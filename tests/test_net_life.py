@@ -33,11 +33,11 @@ def build(network: Memory, name: str, journal: Path | None = None, **options: An
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
+    async def run_bounded() -> None:
         async with asyncio.timeout(PATIENCE_S):
             await main()
 
-    asyncio.run(bounded())
+    asyncio.run(run_bounded())
 
 
 async def cancel_after(steps: int, work: Coroutine[Any, Any, Any], times: int = 1) -> bool:

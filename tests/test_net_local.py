@@ -48,7 +48,7 @@ class Client:
         line = await self.reader.readline()
         return json.loads(line) if line else {"event": "the end"}
 
-    async def ending(self) -> list[str]:
+    async def read_to_end(self) -> list[str]:
         """The events until the node closes the connection."""
         events = [event["event"] async for event in self._rest()]
         self.writer.close()
@@ -113,7 +113,7 @@ def test_only_the_owner_may_open_it_and_it_goes_with_the_node(tmp_path):
             with pytest.raises(CannotListen, match="another process listens there"):
                 async with serve_node(path):
                     pass
-        assert await client.ending() == ["closed"]
+        assert await client.read_to_end() == ["closed"]
         assert not path.exists()
 
     asyncio.run(main())
@@ -144,7 +144,7 @@ def test_a_client_that_closes_its_end_has_its_sends_made_first(tmp_path):
             for number in range(100):
                 client.ask(do="send", to="a", text=str(number))
             client.writer.write_eof()
-            events = await client.ending()
+            events = await client.read_to_end()
             assert events == ["sent"] * 100 + ["closed"]
             assert node.sent == 100
 
@@ -166,7 +166,7 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
             assert [(await client.hear())["event"] for _ in range(5)] == ["refused"] * 5
             client.writer.write(b"x" * (LONGEST + 1) + b"\n")
             assert "a line of more than" in (await client.hear())["reason"]
-            assert await client.ending() == ["closed"]
+            assert await client.read_to_end() == ["closed"]
             other.ask(do="waiting")
             assert await other.hear() == {"event": "waiting", "held": [], "missing": []}
             other.go()
@@ -234,7 +234,7 @@ def test_a_process_is_used_by_its_socket_and_comes_back_after_a_kill(tmp_path):
         client.ask(do="receive")
         assert (await client.hear())["text"] == "note to self"
         os.kill(process.process.pid, signal.SIGTERM)
-        assert await client.ending() == ["closed"]
+        assert await client.read_to_end() == ["closed"]
 
     try:
         asyncio.run(first())

@@ -87,7 +87,7 @@ class World:
     async def settle(self) -> None:
         """Wait until all copies that were sent have been delivered."""
         async with asyncio.timeout(10):
-            while self.owed():
+            while self.count_owed():
                 await asyncio.sleep(0.01)
 
     async def wait_for_acknowledgements(self) -> None:
@@ -98,7 +98,7 @@ class World:
             ):
                 await asyncio.sleep(0.01)
 
-    def owed(self) -> int:
+    def count_owed(self) -> int:
         return sum(len(e.to) if e.kind == "send" else -1 for e in self.events)
 
     def judge(self) -> None:

@@ -265,7 +265,7 @@ def test_what_a_donor_says_before_it_gives_its_state_is_in_it_or_comes_after_it(
         world.happen(world.processes["a"], Send(to, b"all"))
         world.settle()
         world.judge()
-        assert (donor.me, donor.sent) in world.applied(world.processes["d"])
+        assert (donor.me, donor.sent) in world.list_applied(world.processes["d"])
         if met > 2:
             break
     assert met > 2
@@ -290,7 +290,7 @@ def test_what_a_donor_says_before_it_gives_its_state_is_in_the_state_that_is_pas
         world.happen(world.processes["a"], Send(to, b"all"))
         world.settle()
         world.judge()
-        assert all((donor.me, donor.sent) in world.applied(world.processes[name]) for name in "de")
+        assert all((donor.me, donor.sent) in world.list_applied(world.processes[name]) for name in "de")
         if met > 2:
             break
     assert met > 2

@@ -97,10 +97,10 @@ class Faulty(World):
         super().__init__(protocol, seed, drops=0.02)
         self.injector = injector
 
-    def applied(self, process: Process) -> set[tuple[int, int]]:
+    def list_applied(self, process: Process) -> set[tuple[int, int]]:
         armed, self.injector.armed = self.injector.armed, False
         try:
-            return super().applied(process)
+            return super().list_applied(process)
         finally:
             self.injector.armed = armed
 
@@ -143,7 +143,7 @@ def test_an_exception_anywhere_ends_a_process_and_costs_nothing_that_was_acknowl
     world = Faulty(protocol, f"{place} 1", injector)
     monkeypatch.setattr(owner, name, injector.method())
 
-    def guarded(act: Callable[[], None]) -> None:
+    def run_injected(act: Callable[[], None]) -> None:
         injector.armed = injector.raised < 6
         try:
             act()
@@ -154,18 +154,18 @@ def test_an_exception_anywhere_ends_a_process_and_costs_nothing_that_was_acknowl
             injector.armed = False
 
     for step in range(STEPS):
-        guarded(world.step)
+        run_injected(world.step)
         if step == 80:
-            guarded(lambda: world.join("d"))
+            run_injected(lambda: world.join("d"))
         if step == 700:
-            guarded(lambda: world.ask("b", Plan(join=(Joiner("ghost", "", (), "b"),))))
+            run_injected(lambda: world.ask("b", Plan(join=(Joiner("ghost", "", (), "b"),))))
             world.asked.pop()
-            guarded(lambda: world.happen(world.processes["b"], Withdraw(("ghost",))))
+            run_injected(lambda: world.happen(world.processes["b"], Withdraw(("ghost",))))
         if step == 1200 and any(process.name == "c" for process in world.alive()):
             world.crash(world.processes["c"], for_good=True)
-            guarded(lambda: world.ask("a", Plan(remove=("c",))))
+            run_injected(lambda: world.ask("a", Plan(remove=("c",))))
         if step % 50 == 0:
-            guarded(world.repeat)
+            run_injected(world.repeat)
     ghosts = [name for name in world.processes["a"].core.changing.roll.shown if name == "ghost"]
     for ghost in ghosts:
         world.processes[ghost].dead = True

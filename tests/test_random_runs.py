@@ -116,11 +116,11 @@ def test_an_application_that_picks_by_sender_breaks_nothing(name):
             world.send(sender, to)
             for _ in range(random.randrange(4)):
                 if world.network:
-                    world.arrive(random.choice(world.arriving()))
+                    world.arrive(random.choice(world.list_arrivable()))
             take_by_preference(world, random.randrange(world.n), preference)
         while world.network or world.deliverable():
             if world.network:
-                world.arrive(random.choice(world.arriving()))
+                world.arrive(random.choice(world.list_arrivable()))
             take_by_preference(world, random.randrange(world.n), preference)
         world.check()
 

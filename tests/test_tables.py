@@ -28,7 +28,7 @@ def test_a_table_made_again_has_the_figures_that_are_in_the_document():
     assert len(rows) == 9
     [(name, made)] = extra.tables(rows).items()
     header, _, *lines = cells(made)
-    written = cells(tables.written("extra")[name])
+    written = cells(tables.read_tables("extra")[name])
     assert header == written[0]
     assert [line for line in written if line[0] in ("matrix", "optimal", "bounded, k = 16")] == lines
 
@@ -81,7 +81,7 @@ def test_the_first_column_of_scale_made_again_stands_in_the_document():
 
 @pytest.mark.parametrize("name", tables.names())
 def test_every_table_has_its_place_and_is_filled(name):
-    written = tables.written(name)
+    written = tables.read_tables(name)
     assert written
     for table in written.values():
         assert len(table.splitlines()) > 2

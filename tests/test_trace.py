@@ -316,18 +316,18 @@ def test_closed_early_it_is_a_shorter_trace(tmp_path):
 
 @pytest.mark.parametrize("rows", [0, 3, 8, 50])
 def test_an_exception_leaves_nothing_of_the_run(tmp_path, rows):
-    def interrupted(directory: Path) -> None:
+    def interrupt(directory: Path) -> None:
         with TraceWriter(directory, info("r2"), row_group=4, groups_per_file=2) as writer:
             fill(writer, rows)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        interrupted(tmp_path / "new")
+        interrupt(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
     write(tmp_path)
     before = contents(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        interrupted(tmp_path)
+        interrupt(tmp_path)
     assert contents(tmp_path) == before
     assert [run.run for run in read_runs(tmp_path)] == ["r1"]
     assert list(tmp_path.rglob("*.part")) == []

@@ -185,7 +185,7 @@ class World:
 
     # What the application has
 
-    def applied(self, process: Process) -> set[tuple[int, int]]:
+    def list_applied(self, process: Process) -> set[tuple[int, int]]:
         """All of the group's messages that it has said without a copy to itself, or heard; from its journal."""
         said: set[tuple[int, int]] = set()
         core = Core.restore(process.born.snapshot())
@@ -207,7 +207,7 @@ class World:
         return said
 
     def state(self, process: Process) -> bytes:
-        return json.dumps(sorted(self.applied(process))).encode()
+        return json.dumps(sorted(self.list_applied(process))).encode()
 
     # What operators do
 
@@ -405,7 +405,8 @@ class World:
     def _judge_states(self, dead: set[int]) -> None:
         """All that are members in the end have the same, but for what removed processes said."""
         sets = {
-            process.name: {one for one in self.applied(process) if one[0] not in dead} | self._own(process)
+            process.name: {one for one in self.list_applied(process) if one[0] not in dead}
+            | self._own(process)
             for process in self.alive()
             if not process.gone
         }

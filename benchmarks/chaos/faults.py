@@ -41,12 +41,12 @@ def _lie() -> None:
     append = Journal.append
     kept: list[tuple[Any, ...]] = []
 
-    def lying(self: Journal, *given: Any) -> None:
+    def append_late(self: Journal, *given: Any) -> None:
         kept.append(given)
         if len(kept) > LATER:
             append(self, *kept.pop(0))
 
-    Journal.append = lying  # type: ignore[method-assign,assignment]
+    Journal.append = append_late  # type: ignore[method-assign,assignment]
 
 
 def _deafen() -> None:

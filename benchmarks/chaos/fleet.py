@@ -142,15 +142,15 @@ class Member(Child):
         self._before = 0
 
     async def start(self) -> None:
-        self._before = self._written()
+        self._before = self._measure_diary()
         await self.run(self.job)
 
     async def alive(self) -> None:
         """Until it has come to life, or ended."""
-        while self.runs and self._written() == self._before:
+        while self.runs and self._measure_diary() == self._before:
             await asyncio.sleep(LOOK_S)
 
-    def _written(self) -> int:
+    def _measure_diary(self) -> int:
         return self._diary.stat().st_size if self._diary.exists() else 0
 
     async def stop(self) -> int:
@@ -166,7 +166,7 @@ class Fleet:
         self.options, self.directory, self._progress = options, directory, progress
         self._random = Random(f"{options.seed} {options.protocol}")
         self._plan = options.plan
-        self._owed = sum(len(numbers) for senders in self._plan.owed() for numbers in senders)
+        self._owed = sum(len(numbers) for senders in self._plan.list_owed() for numbers in senders)
         self._tails = [
             Tail(directory / f"{name}.diary", options.nodes, self._plan.each)
             for name in node_names(options.nodes)

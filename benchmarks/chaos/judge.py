@@ -53,7 +53,7 @@ class Account(Struct):
 def account(directory: Path, plan: Plan) -> Account:
     """Account for every message of the plan."""
     total = Account()
-    owed = plan.owed()
+    owed = plan.list_owed()
     for me, name in enumerate(node_names(plan.n)):
         records = read(directory / f"{name}.diary")
         total.wrong += list(_find_unaddressed(name, records, owed[me], plan.each))

@@ -50,7 +50,7 @@ class Plan(Struct, frozen=True):
         size = drawn % 100 if drawn & 127 else drawn % 8000
         return f"{sender}/{number} ".encode() + BODY[:size]
 
-    def owed(self) -> list[list[list[int]]]:
+    def list_owed(self) -> list[list[list[int]]]:
         """Receiver -> sender -> the numbers of all messages that it is owed."""
         owed: list[list[list[int]]] = [[[] for _ in range(self.n)] for _ in range(self.n)]
         for sender in range(self.n):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from antecede.jit import interpreted
+from antecede.jit import interpret_kernels
 from antecede.model import Event
 from antecede.oracle import happened_before
 from antecede.spark.measure.chains import follow
@@ -193,7 +193,7 @@ def test_pairs_and_chains_are_those_of_the_oracle(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_interpreted_kernels_find_the_same(seed):
     names, rows = make_trace(seed)
-    with interpreted():
+    with interpret_kernels():
         same(chains(rows, names), names, rows)
 
 

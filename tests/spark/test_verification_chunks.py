@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antecede.jit import interpreted
+from antecede.jit import interpret_kernels
 from antecede.model import Event, Id
 from antecede.oracle import Order, happened_before
 from antecede.trace.schema import RECEIVE
@@ -314,7 +314,7 @@ def test_a_long_run_of_growing_state() -> None:
 def test_interpreted_kernels_find_the_same_and_read_nothing_outside_of_an_array(seed: int) -> None:
     """Python checks every index."""
     events = random_run(seed, most_processes=70 if seed % 10 == 0 else 7, most_events=80)
-    with interpreted():
+    with interpret_kernels():
         agree(events, *verify_in_chunks(events, 1 + seed % 6, seed))
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.jit import interpreted
+from antecede.jit import interpret_kernels
 from antecede.spark import SPARK_EVENTS, Trace, verify
 from antecede.spark.frames import ByCauses
 from antecede.spark.order.graph import list_by
@@ -304,7 +304,7 @@ def test_a_long_chain_is_cut_and_says_so(compiled):
     if compiled:
         found = find_late(*arguments)
     else:
-        with interpreted():
+        with interpret_kernels():
             found = find_late(*arguments)
     assert found.late.tolist() == list(range(1, many))
     assert set(found.first[1:].tolist()) == {0}
@@ -326,7 +326,7 @@ def test_compiled_and_interpreted_find_the_same(seed):
     consumers = np.cumsum([0, *map(len, handed)])
     arguments = (up, above, rng.permutation(many), consumers, np.concatenate(handed), np.concatenate(at))
     compiled = find_late(*arguments)
-    with interpreted():
+    with interpret_kernels():
         plain = find_late(*arguments)
     assert len(plain.late) > 100
     for one, other in zip(compiled, plain, strict=True):

@@ -6,7 +6,7 @@
 
 A decorated function is compiled when Python first calls it; the machine code is kept on disk beside the source. Of
 processes that call it at the same time, as the workers of a first job on Spark do, one compiles and the others load.
-Loading Numba takes about a second: within `interpreted()` kernels run as plain Python instead, which is the
+Loading Numba takes about a second: within `interpret_kernels()` kernels run as plain Python instead, which is the
 faster way for some ten thousand rows. Where Numba is not installed, they always do. Both ways give the same results:
 integers wrap, and no kernel depends on the width of an intermediate value.
 
@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["native", "inlined", "allocating", "interpreted", "kernels_for", "is_compiling", "has_numba"]
+__all__ = ["native", "inlined", "allocating", "interpret_kernels", "kernels_for", "is_compiling", "has_numba"]
 
 PLAIN: Final[dict[str, Any]] = {"cache": True, "nogil": True}
 # No counting of references. A function that is handed arrays counts one for each, atomically, at each call: the scan of
@@ -43,13 +43,13 @@ INTERPRETED: Final[ContextVar[bool]] = ContextVar("antecede.jit.interpreted", de
 
 
 @contextmanager
-def interpreted() -> Iterator[None]:
+def interpret_kernels() -> Iterator[None]:
     """Within this, kernels run as plain Python.
 
     >>> @native
     ... def total(values):
     ...     return values[0] + values[1]
-    >>> with interpreted():
+    >>> with interpret_kernels():
     ...     int(total(np.array([1, 2])))
     3
     """
@@ -64,7 +64,7 @@ def interpreted() -> Iterator[None]:
 
 def kernels_for(rows: int) -> AbstractContextManager[None]:
     """Within this, kernels run the way that is done first with so many rows."""
-    return nullcontext() if has_numba() and rows > INTERPRETED_MOST else interpreted()
+    return nullcontext() if has_numba() and rows > INTERPRETED_MOST else interpret_kernels()
 
 
 @cache

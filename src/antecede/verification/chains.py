@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from antecede.jit import native
 from antecede.verification.state import HIGH, LOW, ORDINAL, Watched, grown
 
-__all__ = ["wanting", "target", "follow", "answer", "new_watched", "more_watched", "activate", "PINNED"]
+__all__ = ["needs_room", "target", "follow", "answer", "new_watched", "more_watched", "activate", "PINNED"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -84,7 +84,7 @@ def more_watched(watched: Watched) -> Watched:
 
 
 @native
-def wanting(watched):  # type: ignore[no-untyped-def]
+def needs_room(watched):  # type: ignore[no-untyped-def]
     """Whether there may be too little room for the next row."""
     counts, n = watched.counts, watched.via_sender.shape[1]
     return (

@@ -51,7 +51,7 @@ from antecede.verification.state import (
     Watched,
     grown,
     new_state,
-    padded,
+    pad_lanes,
     words_for,
 )
 
@@ -168,8 +168,8 @@ class Scanner:
         assert block is None or first, "a block of origins takes the whole run"
         self.n, self.block, self.first, self.past = n, block, first, 0
         self.most_symbols, self.memory = symbols, memory
-        capacity = padded(n)
-        width = padded(block[1] - block[0]) if block else capacity
+        capacity = pad_lanes(n)
+        width = pad_lanes(block[1] - block[0]) if block else capacity
         self.state: State = new_state(capacity, width, 0 if first else 64)
         self.watched: Watched = new_watched(0, 0, np.zeros((0, 2)), 0)
         self.counts[fields.FREE] = len(self.state.free)

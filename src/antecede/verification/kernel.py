@@ -28,7 +28,7 @@ import numpy as np
 from antecede.jit import inlined, native
 from antecede.jit.hashtable import EMPTY, VALUE, find, insert, is_full, remove, value_at
 from antecede.trace.schema import RECEIVE, SEND
-from antecede.verification.chains import answer, follow, target, wanting
+from antecede.verification.chains import answer, follow, needs_room, target
 from antecede.verification.findings import DUPLICATE, UNADDRESSED, VIOLATION
 from antecede.verification.state import (
     CONTIGUOUS,
@@ -102,7 +102,7 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
         return WRONG_SENDER
     if state.table[at, 1] != EMPTY:
         return EARLY_DELIVERY if state.table[at, 1] & CROSSING else SECOND_SEND
-    if counts[WATCHING] and wanting(watched):
+    if counts[WATCHING] and needs_room(watched):
         return MORE_WATCHED
     count(state.sends, state.numbers, state.steady, q, number)
     if counts[LOW] <= q < counts[HIGH]:
@@ -144,7 +144,7 @@ def deliver(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
     counts, q, flights = state.counts, np.int64(rows.process[row]), state.flights
     if counts[RECORDS] + 2 > len(state.records):
         return MORE_RECORDS
-    if counts[WATCHING] and wanting(watched):
+    if counts[WATCHING] and needs_room(watched):
         return MORE_WATCHED
     found = state.table[at, 1]
     if found == EMPTY or found & CROSSING:

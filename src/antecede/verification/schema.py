@@ -35,7 +35,7 @@ __all__ = [
     "describe_finding",
     "encode_ids",
     "refusal",
-    "told_batch",
+    "make_report_batch",
 ]
 
 MESSAGE: Final = pa.struct([("sender", pa.string()), ("number", pa.int64())])
@@ -91,7 +91,7 @@ class Told(Struct, frozen=True):
     kind: str | None = None
 
 
-def told_batch(rows: Iterable[Told]) -> pa.RecordBatch:
+def make_report_batch(rows: Iterable[Told]) -> pa.RecordBatch:
     rows = list(rows)
     own = {
         name: pa.array([getattr(row, name) for row in rows], RESULTS.field(name).type)
@@ -104,7 +104,7 @@ def told_batch(rows: Iterable[Told]) -> pa.RecordBatch:
 def finding_batches(run: str, part: int, names: Names, found: Findings) -> Iterator[pa.RecordBatch]:
     """Findings with names for integers, a batch at a time: there may be as many as deliveries. And their counts."""
     counts = np.bincount(found.kind, minlength=len(KINDS)).tolist()
-    yield told_batch(
+    yield make_report_batch(
         Told("count", run, part, number=count, kind=KINDS[kind]) for kind, count in enumerate(counts) if count
     )
     for first in range(0, len(found), BATCH):
@@ -121,10 +121,10 @@ def finding_batch(run: str, part: int, names: Names, found: Findings, rows: slic
         "part": pa.array(np.full(length, part, np.int32)),
         "blob": pa.nulls(length, pa.binary()),
         "kind": pa.array(KINDS, pa.string()).take(pa.array(found.kind[rows])),
-        "process": named(names, found.process[rows]),
-        "sender": named(names, found.sender[rows]),
+        "process": name_column(names, found.process[rows]),
+        "sender": name_column(names, found.sender[rows]),
         "number": pa.array(found.number[rows]),
-        "by_sender": named(names, found.by_sender[rows]),
+        "by_sender": name_column(names, found.by_sender[rows]),
         "by_number": pa.array(found.by_number[rows], mask=nobody),
         "index": pa.array(found.index[rows], mask=found.index[rows] < 0),
         "chain": chains(names, found, rows, nobody),
@@ -132,7 +132,7 @@ def finding_batch(run: str, part: int, names: Names, found: Findings, rows: slic
     return pa.RecordBatch.from_arrays([columns[name] for name in RESULTS.names], schema=RESULTS)
 
 
-def named(names: Names, which: Column) -> pa.Array:
+def name_column(names: Names, which: Column) -> pa.Array:
     """Names for integers; null for -1."""
     return names.values.take(pa.array(which, mask=which < 0))
 
@@ -141,7 +141,8 @@ def chains(names: Names, found: Findings, rows: slice, nobody: Column) -> pa.Arr
     starts = found.chain_start[rows.start : rows.stop + 1]
     inside = slice(int(starts[0]), int(starts[-1]))
     messages = pa.StructArray.from_arrays(
-        [named(names, found.chain_sender[inside]), pa.array(found.chain_number[inside])], fields=list(MESSAGE)
+        [name_column(names, found.chain_sender[inside]), pa.array(found.chain_number[inside])],
+        fields=list(MESSAGE),
     )
     offsets = pa.array((starts - starts[0]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, messages, mask=pa.array(nobody))

@@ -106,7 +106,7 @@ def words_for(bits: int) -> int:
     return -(-bits // WORD)
 
 
-def padded(n: int) -> int:
+def pad_lanes(n: int) -> int:
     return max(LANES, -(-n // LANES) * LANES)
 
 

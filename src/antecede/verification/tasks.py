@@ -38,8 +38,8 @@ from antecede.verification.schema import (
     encode_ids,
     finding_batches,
     impossible,
+    make_report_batch,
     refusal,
-    told_batch,
 )
 from antecede.verification.unknown_sends import Found, Search
 
@@ -134,7 +134,7 @@ def examine_rows(
         for row in batch.to_pylist():
             key = (row["run"], row["part"])
             if row["what"] == "error":
-                yield told_batch([Told("error", row["run"], 0, row["blob"])])
+                yield make_report_batch([Told("error", row["run"], 0, row["blob"])])
                 continue
             if key not in shares:
                 part = Part(row["run"], row["part"], row["of"], ())
@@ -148,24 +148,26 @@ def examine(shares: Iterable[Share], purpose: str, questions: Questions) -> Iter
     for share in shares:
         asked = questions.get((share.part.run, share.part.number))
         if purpose == "scan":
-            yield from guarded(share, scan)
+            yield from report_errors(share, scan)
         elif asked is not None:
-            yield from guarded(share, partial(PURPOSES[purpose], asked=asked))
+            yield from report_errors(share, partial(PURPOSES[purpose], asked=asked))
 
 
-def guarded(share: Share, work: Callable[[Share], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+def report_errors(
+    share: Share, work: Callable[[Share], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
     """What is wrong with the input becomes a row."""
     run, number = share.part.run, share.part.number
     try:
         yield from work(share)
     except BadTrace as error:
-        yield told_batch([refusal(error, run, number)])
+        yield make_report_batch([refusal(error, run, number)])
     except Impossible as error:
-        yield told_batch([refusal(impossible(error, share.at, run, share.names), run, number)])
+        yield make_report_batch([refusal(impossible(error, share.at, run, share.names), run, number)])
     except Tied:
-        yield told_batch([Told("tied", run, number)])
+        yield make_report_batch([Told("tied", run, number)])
     except (TooManySymbols, TooMuchInFlight):
-        yield told_batch([Told("crowded", run, number)])
+        yield make_report_batch([Told("crowded", run, number)])
 
 
 def scan(share: Share) -> Iterator[pa.RecordBatch]:
@@ -179,7 +181,7 @@ def scan(share: Share) -> Iterator[pa.RecordBatch]:
         return
     share.refuse_breaks()
     # Blocks of origins have all seen the whole run: one of them counts.
-    yield told_batch([count_deliveries(part.run, deliveries)] if part.number == 0 else [])
+    yield make_report_batch([count_deliveries(part.run, deliveries)] if part.number == 0 else [])
     yield from finding_batches(part.run, part.number, names, findings)
 
 
@@ -192,7 +194,7 @@ def summarise(share: Share, asked: bytes | None = None) -> Iterator[pa.RecordBat
         return
     told = [Told("summary", part.run, part.number, encode_part(share.ends, result.summary))]
     told += [Told("kept", part.run, part.number, asked)] if asked is not None else []
-    yield told_batch(told)
+    yield make_report_batch(told)
     yield from finding_batches(part.run, part.number, names, result.findings)
     if len(result.overtaken):
         proofs = read_chunk(share.read, ProofScan(result.summary.n, result.overtaken, keep=keep))
@@ -202,12 +204,12 @@ def summarise(share: Share, asked: bytes | None = None) -> Iterator[pa.RecordBat
 def search(share: Share, asked: bytes) -> Iterator[pa.RecordBatch]:
     found = read_chunk(share.read, Search(decode_ids(asked)))
     if share.ends is not None:
-        yield told_batch([Told("found", share.part.run, share.part.number, found.encode())])
+        yield make_report_batch([Told("found", share.part.run, share.part.number, found.encode())])
 
 
 def follow_news(share: Share, asked: bytes) -> Iterator[pa.RecordBatch]:
     told = read_chunk(share.read, NewsScan(asked))
-    yield told_batch([Told("news found", share.part.run, share.part.number, told)])
+    yield make_report_batch([Told("news found", share.part.run, share.part.number, told)])
 
 
 PURPOSES: Final[Mapping[str, Callable[..., Iterator[pa.RecordBatch]]]] = {
@@ -276,11 +278,11 @@ def put_together(
         try:
             yield from put_run_together(run, names, list(own))
         except BadTrace as error:
-            yield told_batch([refusal(error, run, BORDER)])
+            yield make_report_batch([refusal(error, run, BORDER)])
         except Impossible as error:
-            yield told_batch([refusal(impossible(error, "events", run, names), run, BORDER)])
+            yield make_report_batch([refusal(impossible(error, "events", run, names), run, BORDER)])
         except Tied:
-            yield told_batch([Told("tied", run, 0)])
+            yield make_report_batch([Told("tied", run, 0)])
 
 
 def put_run_together(run: str, names: Names, rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -297,13 +299,13 @@ def put_run_together(run: str, names: Names, rows: list[dict[str, Any]]) -> Iter
     outcome = combine([summary for _, summary in parts.values()], found or None, keep)
     question = outcome.question(keep, trails)
     if question is not None:
-        yield told_batch(
+        yield make_report_batch(
             Told(question.what, run, numbers[at], asked if isinstance(asked, bytes) else encode_ids(asked))
             for at, asked in question.chunks.items()
         )
         return
-    yield told_batch([count_deliveries(run, outcome.deliveries)])
+    yield make_report_batch([count_deliveries(run, outcome.deliveries)])
     if outcome.unsorted:
-        yield told_batch([Told("unsorted", run, 0)])
+        yield make_report_batch([Told("unsorted", run, 0)])
     findings = Findings.concatenate([outcome.findings, outcome.join(trails)])
     yield from finding_batches(run, BORDER, names, findings)

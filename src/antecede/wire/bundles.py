@@ -139,7 +139,7 @@ def _numbers(packets: Sequence[Any]) -> list[Any]:
     return [packet.stamp.number for packet in packets]
 
 
-def _taken(packets: Sequence[Any]) -> list[Any]:
+def _list_sequences(packets: Sequence[Any]) -> list[Any]:
     return [packet.stamp.sequence for packet in packets]
 
 
@@ -152,7 +152,7 @@ MESSAGES: dict[type[Stamp], tuple[type[Messages], Write]] = {
 CONTROLS: dict[type[Stamp], tuple[type[Controls], Write]] = {
     Acknowledge: (AcknowledgeRun, _numbers),
     Release: (ReleaseRun, _numbers),
-    Taken: (TakenRun, _taken),
+    Taken: (TakenRun, _list_sequences),
     Grant: (GrantRun, _numbers),
 }
 STAMPS: dict[type[Run], Callable[[Any], Stamp]] = {
