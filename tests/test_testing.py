@@ -312,7 +312,9 @@ def test_a_stated_cause_that_nobody_sent_is_told():
 @pytest.mark.parametrize("seed", range(20))
 def test_stated_violations_are_those_of_the_definition(seed):
     random = Random(seed)
-    recorder, causes, orders = Recorder(), {}, {name: [] for name in "abc"}
+    recorder = Recorder()
+    causes: dict[int, list[int]] = {}
+    orders: dict[str, list[int]] = {name: [] for name in "abc"}
     for message in range(12):
         causes[message] = random.sample(range(message), min(message, random.randrange(3)))
         recorder.sent("s", message, to=list("abc"), after=causes[message])
