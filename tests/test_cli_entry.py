@@ -57,6 +57,7 @@ def test_help_shows_the_commands_by_what_they_are_for(capsys):
 
 
 WRONG = {
+    "measure THERE": "THERE: there is no trace here: a trace is a directory with runs.parquet and events/",
     "verify THERE/none": "none: there is no such file or directory",
     "measure THERE/none": "none: there is no such file or directory",
     "report THERE/none": "none: there is no such file or directory",
@@ -100,7 +101,10 @@ def test_a_wrong_request_is_refused_before_java_starts(tmp_path):
     java.write_text(f"#!/bin/sh\necho started >> {tmp_path}/started\nexit 1\n")
     java.chmod(0o755)
     there = str(tmp_path / "there")
-    cases = [case.replace("THERE", there).split() for case in [*WRONG, "measure THERE --out THERE/new"]]
+    cases = [
+        case.replace("THERE", there).split()
+        for case in [*WRONG, "order THERE --id a --causes b --out THERE/new"]
+    ]
     told = try_all(sys.executable, cases, JAVA_HOME=str(java.parent.parent))
     for (case, words), (code, err) in zip(WRONG.items(), told, strict=False):
         assert code == 2, (case, err)
@@ -110,6 +114,15 @@ def test_a_wrong_request_is_refused_before_java_starts(tmp_path):
     # The last one is not wrong, so far as one can tell: Java is asked, once, which shows that it would have been seen.
     assert told[-1][0] == 2
     assert (tmp_path / "started").read_text() == "started\n"
+
+
+def test_a_refusal_of_binary_garbage_stays_short(tmp_path, capsys):
+    (tmp_path / "garbage.csv").write_text("x" * 50_000)
+    assert run(["order", str(tmp_path / "garbage.csv"), "--id", "a", "--causes", "b", "--out", "out"]) == 2
+    told = capsys.readouterr().err
+    assert len(told) < 1100
+    assert "--id must be one of the columns xxx" in told
+    assert told.endswith("xxx, not 'a'\n")
 
 
 def test_a_terminal_sees_what_happens_from_the_start_and_a_pipe_does_not(tmp_path):

@@ -59,6 +59,9 @@ EXAMPLES: Final = {
 }
 """What a person might type first. `--help` ends with it."""
 
+SENTENCE_MOST: Final = 1000
+"""Characters of a refusal."""
+
 EXTRAS: Final = {
     "pyspark": "spark",
     "py4j": "spark",
@@ -163,7 +166,11 @@ def _advise(command: str) -> str:
 
 
 def _refuse(sentence: str) -> int:
-    print_sentence(f"antecede: {' '.join(sentence.split())}")
+    words = " ".join(sentence.split())
+    if len(words) > SENTENCE_MOST:
+        # Binary garbage may be a name of 5,000 characters. What to do stands at the end.
+        words = f"{words[: SENTENCE_MOST // 2]} ... {words[-SENTENCE_MOST // 2 :]}"
+    print_sentence(f"antecede: {words}")
     return 2
 
 

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from antecede.cli.options import Csv, Json, Master, Remote, Trace, option, refuse_two_forms
 from antecede.cli.output import RUNS_MOST, print_csv, print_json, print_sentence, print_table
-from antecede.cli.spark_session import open_work
+from antecede.cli.spark_session import open_work, refuse_request
+from antecede.storage import absolute, local
 
 if TYPE_CHECKING:
     from antecede.spark.measure.api import Measures
@@ -36,6 +37,11 @@ def measure(
     """
     refuse_two_forms("measure", as_json, as_csv)
     places = [] if out is None else [f"{out.rstrip('/')}/measures"]
+    refuse_request(master, remote, [trace], places)
+    if local(trace) is not None:
+        from antecede.trace.footers import list_local, locate
+
+        locate(absolute(trace), list_local)  # else Spark would start to say that there is no trace
     with open_work(master, remote, "reading footers", reads=[trace], writes=places) as work:
         from antecede.spark.measure.api import ERROR, TABLES
         from antecede.spark.measure.api import measure as measure_trace
