@@ -57,6 +57,7 @@ def test_help_shows_the_commands_by_what_they_are_for(capsys):
 
 
 WRONG = {
+    "keys THERE/../java/bin/java ann": "is a file: give a directory",
     "measure THERE": "THERE: there is no trace here: a trace is a directory with runs.parquet and events/",
     "verify THERE/none": "none: there is no such file or directory",
     "measure THERE/none": "none: there is no such file or directory",

@@ -9,6 +9,7 @@ import typer
 
 from antecede.cli.options import Json
 from antecede.cli.output import print_json
+from antecede.errors import BadParameter
 from antecede.net.transports.keys import make_keys
 
 __all__ = ["keys"]
@@ -24,6 +25,8 @@ def keys(
 
     What is there already is left as it is.
     """
+    if directory.exists() and not directory.is_dir():
+        raise BadParameter("keys", f"{directory} is a file: give a directory")
     made = [str(path) for path in make_keys(directory, names, days)]
     if as_json:
         print_json({"made": made})
