@@ -63,7 +63,7 @@ def test_lines_made_again_stand_in_the_document(name):
     assert made
     for title, text in made.items():
         header, _, *lines = cells(text)
-        written = cells(tables.written(name)[title])
+        written = cells(tables.read_tables(name)[title])
         assert header == written[0]
         assert lines
         assert [line for line in written if line in lines] == lines
@@ -72,7 +72,7 @@ def test_lines_made_again_stand_in_the_document(name):
 def test_the_first_column_of_scale_made_again_stands_in_the_document():
     found = scale._cells(make_again("scale", case="size", processes=64))
     for title, text in scale.count_tables(found).items():
-        first = [line[:2] for line in cells(tables.written("scale")[title])]
+        first = [line[:2] for line in cells(tables.read_tables("scale")[title])]
         # The rule under the headings is as long as the widest cell.
         assert [line for line in cells(text) if set(line[1]) - {"-", ":"}] == [
             line for line in first if set(line[1]) - {"-", ":"}
