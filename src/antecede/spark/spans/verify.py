@@ -26,7 +26,7 @@ from antecede.spark.spans.messages import MESSAGES, REPLY, query
 from antecede.spark.spans.schema import SPANS
 from antecede.spark.trace import Trace
 from antecede.spark.verify.api import verify
-from antecede.spark.verify.by_causes import CausesVerification, write_found
+from antecede.spark.verify.by_causes import UNJUDGED, CausesVerification, write_found
 from antecede.storage import absolute, join
 from antecede.verification.schema import COUNTS, VERDICTS
 
@@ -193,7 +193,9 @@ def make_verdict(
         told.append(f"{missing:,} spans that others name are not there")
     if found.counts["refused"]:
         told.append(f"{found.counts['refused']:,} traces cannot be judged: {found.refused[0]['reason']}")
-    verdict = "no" if violations else "unknown" if told or not deliveries else "yes"
+    if not told and not found.counts["judged"]:
+        told.append(UNJUDGED)
+    verdict = "no" if violations else "unknown" if told else "yes"
     counted = dict.fromkeys(COUNTS.values(), 0) | {"violations": violations}
     return {
         "run": run,

@@ -56,7 +56,7 @@ from antecede.spark.verify.joined import ROUNDS, TooDeep, judge_joined
 from antecede.spark.verify.tasks import COUNTS, judge_table
 from antecede.storage import absolute, all_whole, join
 
-__all__ = ["CausesVerification", "verify_causes"]
+__all__ = ["UNJUDGED", "CausesVerification", "verify_causes"]
 
 OWN: Final = ("kind", "consumer", "id", "by", "chain", "reason", "verdict", *COUNTS)
 """Columns of the results, which a partition column cannot be named like."""
