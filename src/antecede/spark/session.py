@@ -66,6 +66,8 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     # Else each column asks Java five things, to name a line of ours in errors: a quarter of Python's own time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Spark tells some of its tasks to shorten tracebacks and forgets it for others, and starts Pythons for each kind.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # A page that nobody asked for, and a port that may be taken.
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
