@@ -155,7 +155,7 @@ def parts(shape: Shape, order: str) -> list[tuple[str, float]]:
     """CPU microseconds a message of what is done in Python, in one process: whatever else the machine does."""
     rows = arrange_rows(shape.rows, order)
     rows = rows.rename_columns(["group" if name == "room" else name for name in rows.column_names])
-    opened = Settings(shape.protocol, shape.processes, columns=rows.schema.serialize().to_pybytes())
+    opened = Settings(shape.protocol, shape.processes)
     for name in OWN:
         if name[2:] in rows.column_names:
             rows = rows.append_column(name, rows[name[2:]])

@@ -8,19 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from antecede.spark.stream.bucket import hide_name
 from antecede.spark.stream.packets import GAVE_UP, Settings
 from antecede.spark.stream.stamps import OWN, StampBucket
 from antecede.spark.stream.status import Status
 
-KEPT = pa.schema(
-    [
-        pa.field("group", pa.string()),
-        pa.field("receiver", pa.string()),
-        pa.field("sender", pa.string()),
-        pa.field("number", pa.int64()),
-        pa.field("payload", pa.binary()),
-    ]
-)
+KEPT = ("group", "receiver", "sender", "number", "payload")
+"""Columns of a packet that tests compare."""
 
 
 class Step(NamedTuple):
@@ -30,29 +24,32 @@ class Step(NamedTuple):
 
 
 def add_own(rows: pa.Table) -> pa.Table:
-    """Packets with the columns that a bucket reads."""
-    for name in OWN:
-        if name.removeprefix("__") in rows.column_names:
-            rows = rows.append_column(name, rows[name.removeprefix("__")])
-    return rows
+    """Packets with the columns that a bucket reads, and their own under hidden names."""
+    own = [name for name in OWN if name.removeprefix("__") in rows.column_names]
+    columns = [rows[name.removeprefix("__")] for name in own]
+    return pa.table([*rows.columns, *columns], [*map(hide_name, rows.column_names), *own])
 
 
 def open_bucket(state: bytes | None, settings: Settings, kernel: bool = True) -> StampBucket:
-    return replace(settings, columns=KEPT.serialize().to_pybytes(), kernel=kernel).open(state)
+    return replace(settings, kernel=kernel).open(state)
 
 
 def advance(bucket: StampBucket, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:
     """Packets in, messages out."""
     rows = add_own(rows)
-    if "group" not in rows.column_names:
-        rows = rows.append_column("group", pa.repeat("", len(rows)))
+    if hide_name("group") not in rows.column_names:
+        rows = rows.append_column(hide_name("group"), pa.repeat("", len(rows)))
     out, status = bucket.advance(rows, now)
     assert out is not None
-    return as_messages(out), status
+    return as_messages(out).select([*KEPT, "position", "reason", "kind", "gave_up"]), status
 
 
 def as_messages(out: pa.Table) -> pa.Table:
-    """Rows that came out, without copies of what came before; `gave_up` is null where nothing was."""
+    """Rows that came out, under the names that a user gave them, without copies of what came before.
+
+    `gave_up` is null where nothing was.
+    """
+    out = out.rename_columns([name.removeprefix("user ") for name in out.column_names])
     out = out.filter(pc.not_equal(out["kind"], "repeated"))
     gave_up = [one or None for one in out["waits_for"].to_pylist()]
     kinds = ["delivered" if kind == "released" else kind for kind in out["kind"].to_pylist()]

@@ -149,6 +149,41 @@ def test_events_of_files_are_ordered_by_their_causes(spark, warm, tmp_path):
     assert "of a query with causes after" in done.stderr
 
 
+def test_a_line_that_is_no_json_goes_through_and_is_told(spark, warm, tmp_path):
+    (tmp_path / "in").mkdir()
+    lines = ['{"id": "a"}', '{"id": "b", "after', '{"id": "c", "mood": "{"}', "[1]"]
+    (tmp_path / "in" / "0.json").write_text("\n".join(lines))
+    request = ["order", tmp_path / "in", "--id", "id", "--causes", "after", "--stream", "--once", "--json"]
+    (tmp_path / "in" / "1.json").write_text('{"id": "d", "after": "a"}\n')
+    done = warm(*request, "--out", tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    assert "no: 2 lines are no JSON (column _rescued); 5 rows in 1 micro-batch" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["verdict"], told["delivered"], told["broken"], told["waiting"]) == ("no", 5, 2, 0)
+    (tmp_path / "out" / "checkpoint" / "totals.json").unlink()
+    again = warm(*request, "--out", tmp_path / "out")
+    assert json.loads(again.stdout)["broken"] == 2, "counted in what is written"
+
+
+def test_packets_in_files_keep_the_columns_of_their_owner(warm, tmp_path):
+    _, rows = simulated(RunSpec(protocol="matrix", processes=3, messages=40, seed=7))
+    (tmp_path / "in").mkdir()
+    notes = [f"note {at}" for at in range(len(rows))]
+    mine = rows.append_column("a note", pa.array(notes)).append_column("at.ms", rows["arrival"])
+    mine = mine.rename_columns(["clock" if name == "stamp" else name for name in mine.column_names])
+    pq.write_table(mine.drop_columns(["arrival"]).slice(20), tmp_path / "in" / "0.parquet")
+    request = ["order", tmp_path / "in", "--protocol", "matrix", "--processes", "3", "--stamp", "clock"]
+    request += ["--time", "at.ms", "--stream", "--once", "--out", tmp_path / "out"]
+    assert warm(*request).returncode == 1
+    pq.write_table(mine.slice(0, 20), tmp_path / "in" / "1.parquet")
+    done = warm(*request)
+    assert done.returncode == 0, done.stderr
+    out = pq.read_table(tmp_path / "out" / "delivered").to_pylist()
+    named = [{name: row[name] for name in ("sender", "number", "a note", "at.ms")} for row in out]
+    expected = mine.select(["sender", "number", "a note", "at.ms"]).to_pylist()
+    assert sorted(named, key=str) == sorted(expected, key=str)
+
+
 def test_a_word_that_is_missing_everywhere_may_mean_no_cause(warm, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.csv").write_text("room,id,after\na,m1,root\nb,m2,root\n")

@@ -28,7 +28,7 @@ from antecede.spark.stream.api import select_packets
 from antecede.spark.stream.closed import Closing, deliver_closed, read_status
 from antecede.spark.stream.packets import PACKETS, Settings, packets_of
 from tests.driver import VARIANTS, Habits, drive
-from tests.spark.packet_steps import KEPT, advance, as_messages, step
+from tests.spark.packet_steps import advance, as_messages, step
 
 
 def hot(protocol: str, seed: int, messages: int = 40):
@@ -49,7 +49,7 @@ class Sets:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.opened = msgspec.structs.replace(settings, columns=KEPT.serialize().to_pybytes(), receiver=0)
+        self.opened = msgspec.structs.replace(settings, receiver=0)
         self.state: bytes = self.opened.open(None).dump()
 
     def take(self, table, now=0):
@@ -253,8 +253,8 @@ def test_a_state_that_an_older_version_left_is_continued(spark, tmp_path):
     kept = Path(__file__).parent / "states" / "closed-2"
     shutil.copytree(kept / "closed", tmp_path / "checkpoint" / "closed")
     settings = Settings("monitor", ("p1", "p2", "p3", "p4"))
-    opened = msgspec.structs.replace(settings, columns=PACKETS.serialize().to_pybytes(), receiver=0)
-    closing = Closing(opened, f"file:{tmp_path}/out", f"file:{tmp_path}/checkpoint/closed")
+    opened = msgspec.structs.replace(settings, receiver=0)
+    closing = Closing(opened, PACKETS.names, f"file:{tmp_path}/out", f"file:{tmp_path}/checkpoint/closed")
     rows = select_packets(spark.read.schema(SCHEMA).parquet(str(kept / "rest.parquet")), "stamp", None, None)
     closing(rows, 1)
     found = as_messages(pq.read_table(tmp_path / "out")).sort_by("position").to_pylist()

@@ -17,8 +17,8 @@ from antecede.spark import order
 from tests.spark.killed_streams import remember_causes, write
 
 OURS = (
-    "__id", "__causes", "__partition", "__time", "__key 0", "__since", "__row", "__mark", "user id", "user who", "rows",
-    "bucket", "status", "a.b", "tick`s", "100 %", "%60",
+    "__id", "__causes", "__partition", "__time", "__key 0", "__since", "__row", "__mark", "__sender", "__stamp",
+    "user id", "user who", "rows", "bucket", "status", "a.b", "tick`s", "100 %", "%60",
 )  # fmt: skip
 """Names that a stream uses itself, and some that have to be quoted."""
 MAP = pa.map_(pa.string(), pa.int64())
@@ -26,9 +26,13 @@ BY_CAUSES = pa.table({"id": [2, 1], "after": ["1", None]})
 BY_VECTORS = pa.table(
     {"who": ["b", "a"], "clock": pa.array([[("a", 1), ("b", 1)], [("a", 1)]], MAP)},
 )
+BY_STAMPS = pa.table(
+    {"receiver": ["b"] * 2, "sender": ["a"] * 2, "number": [2, 1], "stamp": [b"\x02\x02", b"\x02\x01"]}
+)
 FORMS: list[tuple[pa.Table, dict[str, Any]]] = [
     (BY_CAUSES, {"id": "id", "causes": "after"}),
     (BY_VECTORS, {"process": "who", "vector": "clock"}),
+    (BY_STAMPS, {"stamp": "stamp", "protocol": "fifo", "processes": ["a", "b"]}),
 ]
 
 
@@ -43,7 +47,7 @@ def run(spark, home, rows, **asked):
     return pq.read_table(home / "out").sort_by("position").to_pylist()
 
 
-@pytest.mark.parametrize(("rows", "asked"), FORMS, ids=["causes", "vectors"])
+@pytest.mark.parametrize(("rows", "asked"), FORMS, ids=["causes", "vectors", "stamps"])
 def test_a_users_column_may_be_called_like_one_of_ours(spark, tmp_path, rows, asked):
     for name in OURS:
         rows = rows.append_column(name, pa.array([f"{name} of the effect", f"{name} of the cause"]))

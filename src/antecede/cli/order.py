@@ -247,7 +247,7 @@ class Rows(NamedTuple):
 
 
 def order_stream(rows: Rows, asked: Asked) -> None:
-    """Exit code 0: every row came out after its causes. 1: some wait, or came out without theirs, or are refused."""
+    """Exit code 0: every row came out after its causes. 1: some wait, came out without theirs, or are none."""
     refuse_stream_request(rows, asked)
     delivered = f"{asked.out.rstrip('/')}/delivered"
     with open_stream(asked, "reading what comes") as (work, checkpoint, stop):
@@ -330,6 +330,10 @@ def report_stream(outcome: StreamOutcome, out: str, as_json: bool) -> None:
             (outcome.released, "came out without a cause that was given up"),
             (outcome.late, "came late"),
             (outcome.refused, "refused"),
+            (
+                outcome.broken,
+                f"{'line is' if outcome.broken == 1 else 'lines are'} no JSON (column _rescued)",
+            ),
         )
         if count
     ]

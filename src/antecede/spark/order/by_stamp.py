@@ -37,9 +37,6 @@ NEEDED: Final = ("receiver", "sender", "number")
 READ: Final = (*NEEDED, "label")
 TOLD: Final = ("receiver", "sender", "first", "last", "counted")
 
-PLACE: Final = pa.schema([pa.field("__place", pa.int64())])
-"""All that a bucket keeps of a row: its place in the table."""
-
 
 class ByStamp(Struct, frozen=True):
     """Which column has stamps, and of which protocol they are."""
@@ -97,7 +94,7 @@ def run_table(table: pa.Table, columns: list[str], settings: Settings, names: tu
     """Run the machines of whole partitions, and give the rows back in their order."""
     group = number_groups(table, names)
     # What is left after the first step is given up in the second.
-    bucket = replace(settings, patience_ms=1, columns=PLACE.serialize().to_pybytes()).open(None)
+    bucket = replace(settings, patience_ms=1).open(None)
     out, _ = bucket.advance(make_packets(table, group), 0)
     places = [] if bucket.table is None else bucket.table["__place"].to_pylist()
     waits = {places[row]: roots for row, roots in bucket.find_missing().items()}

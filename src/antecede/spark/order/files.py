@@ -21,10 +21,11 @@ from typing import Any, Final
 import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.errors import raise_task_errors
@@ -35,8 +36,8 @@ from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
-from antecede.spark.stream.status import Progress, status_of, sum_up_waiting
-from antecede.spark.tables import StreamFiles, TableFiles, open_reader, read_table, refuse_directory
+from antecede.spark.stream.status import Progress, observed_metrics, status_of, sum_up_waiting
+from antecede.spark.tables import StreamFiles, TableFiles, read_table, refuse_directory
 from antecede.spark.trace import Trace, refuse_files
 from antecede.storage import absolute, join, readable, whole
 
@@ -44,6 +45,9 @@ __all__ = ["Outcome", "Source", "StreamOutcome", "order_files", "order_path", "w
 
 COMMAND: Final = "order --stream"
 KINDS: Final = ("delivered", "late", "gave_up", "refused")
+LINES: Final = "antecede_lines"
+BROKEN_LINES: Final = "broken"
+"""What a query reports of lines that are no JSON."""
 SHOWN: Final = 100
 """Partitions that are told one by one: those with most that is missing."""
 HOLDING: Final = 5
@@ -237,6 +241,8 @@ class StreamOutcome(Struct, frozen=True):
     released: int
     refused: int
     waiting: int
+    broken: int = 0
+    """Lines that are no JSON."""
     held_up: str = ""
     """What holds up how many, in words."""
     cycles: int = 0
@@ -246,8 +252,8 @@ class StreamOutcome(Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every row came out after its causes."""
-        return not (self.waiting or self.late or self.released or self.refused)
+        """Whether every line was a row, and every row came out after its causes."""
+        return not (self.waiting or self.late or self.released or self.refused or self.broken)
 
 
 def order_files(
@@ -270,7 +276,8 @@ def order_files(
             return None
         last[:] = [status]
         note(status)
-        return Counted({kind: getattr(status.status, kind) for kind in KINDS})
+        lines = observed_metrics(progress, LINES) or {}
+        return Counted({**{kind: getattr(status.status, kind) for kind in KINDS}, **lines})
 
     by_causes = source.asked.id is not None
     if by_causes:
@@ -279,21 +286,21 @@ def order_files(
     kept = Checkpoint(checkpoint)
     with raise_task_errors():
         refuse_source(spark, source, once, kept.fresh)
-        table = None if source.stamped else source.files.describe(spark, COMMAND, kept)
+        table = describe_source(spark, source, kept)
         query = Query(
             COMMAND,
             identify_query(source),
             out,
             lambda own: build_query(own, source, table, out, checkpoint),
             count,
-            lambda own: count_output(own, out),
+            lambda own: count_output(own, out, table),
             timed=by_causes or (source.asked.patience is not None and source.by == "receiver"),
             columns=table,
         )
         totals = run_query(spark, kept, query, once=once, every_s=every, stop=stop)
         known = bool(last) and last[0].batch == totals.batch
         status = last[0].status if known else sum_up_waiting(spark, checkpoint)
-        counts = {kind: totals.counts.get(kind, 0) for kind in KINDS}
+        counts = {kind: totals.counts.get(kind, 0) for kind in (*KINDS, BROKEN_LINES)}
         return StreamOutcome(
             totals.batch + 1,
             released=counts.pop("gave_up"),
@@ -318,10 +325,9 @@ def identify_query(source: Source) -> dict[str, Any]:
 
 
 def build_query(
-    spark: SparkSession, source: Source, table: TableFiles | None, out: Any, checkpoint: Any
+    spark: SparkSession, source: Source, table: TableFiles, out: Any, checkpoint: Any
 ) -> DataStreamWriter:
-    asked = source.asked
-    rows = read_packets(spark, source) if table is None else source.files.read(spark, table)
+    asked, rows = source.asked, source.files.read(spark, table)
     if source.by == "closed":
         if source.receiver is None or asked.partition_by or not source.stamped:
             raise BadParameter(COMMAND, "--by closed needs a --receiver and stamps, and no --partition-by")
@@ -331,23 +337,34 @@ def build_query(
     if source.by != "receiver":
         raise BadParameter.choice(COMMAND, "--by", source.by, ("receiver", "closed"))
     ordered = order_stream(rows, default_partition(asked, rows))
+    if table.format == "json":
+        ordered = ordered.observe(LINES, count_broken())
     writer = ordered.writeStream.format("parquet").outputMode("append").option("path", absolute(out))
     return writer.option("checkpointLocation", absolute(checkpoint))
 
 
-def read_packets(spark: SparkSession, source: Source) -> DataFrame:
-    schema = from_arrow_schema(packet_columns(source))
-    return (
-        open_reader(spark, source.files_per_batch).schema(schema).parquet(escape_path(absolute(source.path)))
-    )
+def describe_source(spark: SparkSession, source: Source, kept: Checkpoint) -> TableFiles:
+    """What the files are. Packets need none to begin with: then they have the columns of a packet alone."""
+    if not source.stamped:
+        return source.files.describe(spark, COMMAND, kept)
+    columns = from_arrow_schema(packet_columns(source))
+    if files(spark, absolute(source.path)) or kept.read_columns() is not None:
+        found = source.files.describe(spark, COMMAND, kept).schema
+        columns = StructType([*columns, *(field for field in found if field.name not in columns.names)])
+    return TableFiles("parquet", columns.json())
 
 
 def packet_columns(source: Source) -> pa.Schema:
-    """The columns that files of packets may have."""
-    columns = PACKETS.append(ALL_PACKETS.field("label"))
-    if not source.asked.partition_by:
-        return columns
-    return columns.append(pa.field(source.asked.partition_by[0], pa.string()))
+    """The columns that files of packets may have, beside others of the user's."""
+    stamp, groups = source.asked.stamp or "stamp", source.asked.partition_by or ()
+    columns = [field.with_name(stamp) if field.name == "stamp" else field for field in PACKETS]
+    return pa.schema([*columns, ALL_PACKETS.field("label"), *((name, pa.string()) for name in groups)])
+
+
+def count_broken() -> Column:
+    """How many rows are lines that are no JSON: they are in `_rescued` as they are, and the rest of others as JSON."""
+    read = F.from_json("_rescued", "map<string,string>")
+    return F.count_if(F.col("_rescued").isNotNull() & read.isNull()).alias(BROKEN_LINES)
 
 
 def refuse_source(spark: SparkSession, source: Source, once: bool, new: bool) -> None:
@@ -367,16 +384,19 @@ def refuse_source(spark: SparkSession, source: Source, once: bool, new: bool) ->
         refuse_files(spark, there, packet_columns(source), optional=("arrival", "label"))
 
 
-def count_output(spark: SparkSession, out: str | os.PathLike[str]) -> Counted:
+def count_output(spark: SparkSession, out: str | os.PathLike[str], table: TableFiles) -> Counted:
     """Count all that was written."""
+    lines = table.format == "json"
     # With its columns: a query that has delivered nothing has written no file that would tell them.
-    rows = spark.read.schema("position long, kind string").parquet(escape_path(absolute(out)))
+    schema = "position long, kind string" + ", _rescued string" * lines
+    rows = spark.read.schema(schema).parquet(escape_path(absolute(out)))
     kind, placed = F.col("kind"), F.col("position").isNotNull()
     found = rows.agg(
         F.count_if(placed & (kind != "late")).alias("delivered"),
         F.count_if(kind == "late").alias("late"),
         F.count_if(kind == "refused").alias("refused"),
         F.count_if(kind == "released").alias("gave_up"),
+        *[count_broken()] * lines,
     ).first()
     assert found is not None
     return Counted(found.asDict())

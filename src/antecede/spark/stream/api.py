@@ -10,7 +10,6 @@ cannot be ordered is `refused`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -43,7 +42,7 @@ from antecede.spark.frames import (
     refuse_columns,
     refuse_unlike_vectors,
 )
-from antecede.spark.stream.bucket import ADDED, encode_names
+from antecede.spark.stream.bucket import ADDED, encode_names, hide_name
 from antecede.spark.stream.causes import CausesSettings
 from antecede.spark.stream.kernel import Numbers
 from antecede.spark.stream.operator import BUCKETS, ByPartition, hash_names, run_buckets, spread
@@ -122,7 +121,7 @@ def order_causes(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     settings = CausesSettings(*durations, buckets, id, columns)
     own = [] if id != "__id" else [F.col(quote(asked.id)).cast(kind).alias(id)]
     rows, assign = select_rows(df, asked, [*own, list_causes(df, named).alias("__causes")])
-    schema = add_columns(list_fields(df, hide_name), ArrayType(kind), ADDED[:3])
+    schema = add_columns(list_fields(df), ArrayType(kind), ADDED[:3])
     found = run_buckets(rows, settings, assign, schema, remember_ms=settings.remember_ms)
     return found.toDF(*df.columns, *ADDED[:3])
 
@@ -139,31 +138,23 @@ def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     name = refuse_unlike_vectors(df, asked.process, asked.vector)
     rows, assign = select_rows(df, asked, [])
     waits = ArrayType(StructType([StructField("process", name), StructField("number", LongType())]))
-    found = run_buckets(rows, settings, assign, add_columns(list_fields(df, hide_name), waits))
+    found = run_buckets(rows, settings, assign, add_columns(list_fields(df), waits))
     return found.toDF(*df.columns, *ADDED)
-
-
-def hide_name(name: str) -> str:
-    """The name of a user's column inside a stream: none is called like one of ours, or has to be quoted in PySpark.
-
-    >>> hide_name("span.id"), hide_name("100 %")
-    ('user span%2Eid', 'user 100 %25')
-    """
-    return "user " + name.replace("%", "%25").replace("`", "%60").replace(".", "%2E")
 
 
 def select_rows(df: DataFrame, asked: Asked, own: list[Column]) -> tuple[DataFrame, ByPartition]:
     """The rows with the columns of our own that a bucket reads, and what assigns them to buckets."""
     assign, keys = ByPartition.of(df, asked.partition_by or (), hide_name)
     times = [] if asked.time is None else [read_time(df, asked.time).alias("__time")]
-    users = (F.col(quote(name)).alias(hide_name(name)) for name in df.columns)
-    return df.select(*keys, *own, *times, *users), assign
+    return df.select(*keys, *own, *times, *hide_columns(df)), assign
 
 
-def list_fields(
-    df: DataFrame, rename: Callable[[str], str] = str, group: str | None = None
-) -> list[StructField]:
-    """The columns that come out of a stream: those of the user, under these names.
+def hide_columns(df: DataFrame) -> list[Column]:
+    return [F.col(quote(name)).alias(hide_name(name)) for name in df.columns]
+
+
+def list_fields(df: DataFrame, group: str | None = None) -> list[StructField]:
+    """The columns that come out of a stream: those of the user, under hidden names.
 
     A watermark of theirs ends here. Rows that waited would be behind it, and dropped by an operator that follows; its
     own is one of the rows that come out.
@@ -175,7 +166,7 @@ def list_fields(
         return known | ({GROUP_MARK: True} if field.name == group else {})
 
     return [
-        StructField(rename(field.name), field.dataType, field.nullable, keep(field)) for field in df.schema
+        StructField(hide_name(field.name), field.dataType, field.nullable, keep(field)) for field in df.schema
     ]
 
 
@@ -197,27 +188,15 @@ def order_stamps(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
     if len(groups) > 1:
         raise BadParameter("order", f"partition_by takes one column with stamps, not {', '.join(groups)}")
     group = groups[0] if groups else None
-    settings = Settings.of(
-        str(asked.protocol),
-        asked.processes,
-        asked.parameters,
-        asked.patience,
-        buckets=buckets,
-        columns=dump_columns(df),
-        group=group,
-    )
+    named = str(asked.protocol), asked.processes, asked.parameters, asked.patience
+    settings = Settings.of(*named, buckets=buckets, group=group)
     rows = select_packets(df, asked.stamp or "stamp", group, asked.time)
     schema = add_columns(list_fields(df, group=group or "group"), from_arrow_type(GAVE_UP))
-    return run_buckets(rows, settings, assign_buckets, schema)
-
-
-def dump_columns(df: DataFrame) -> bytes:
-    """The schema of rows, as Arrow has it."""
-    return to_arrow_schema(StructType(df.schema.fields)).serialize().to_pybytes()  # type: ignore[no-any-return]
+    return run_buckets(rows, settings, assign_buckets, schema).toDF(*df.columns, *ADDED)
 
 
 def select_packets(df: DataFrame, stamp: str, group: str | None, time: str | None) -> DataFrame:
-    """The columns of packets, under names of our own, and all of the user's."""
+    """The columns of packets, under names of our own, and all of the user's, under hidden ones."""
     found = {field.name: field.dataType for field in df.schema}
     time = time or ("arrival" if "arrival" in found else None)
     wanted = ["receiver", "sender", "number", stamp, *(name for name in (group, time) if name is not None)]
@@ -249,9 +228,7 @@ def select_packets(df: DataFrame, stamp: str, group: str | None, time: str | Non
     elif "group" in found:
         # Null where there are no groups: such rows go where they would without the column.
         own["__group"] = F.col("group").cast("string")
-    return df.select(
-        *(column.alias(name) for name, column in own.items()), *map(F.col, map(quote, df.columns))
-    )
+    return df.select(*(column.alias(name) for name, column in own.items()), *hide_columns(df))
 
 
 def assign_buckets(rows: pa.Table, buckets: int) -> tuple[pa.Table, Numbers]:

@@ -25,7 +25,7 @@ from antecede.spark.stream.status import Cause, Status, sort_causes
 
 __all__ = [
     "ADDED", "DELIVERED", "LACKING", "LATE", "REFUSED", "RELEASED", "REPEATED", "Bucket", "Missing", "Output",
-    "encode_names", "fit_rows", "from_ipc", "number_names", "to_ipc",
+    "encode_names", "fit_rows", "from_ipc", "hide_name", "number_names", "to_ipc",
 ]  # fmt: skip
 
 ADDED: Final = ("position", "waits_for", "kind", "reason")
@@ -261,6 +261,15 @@ def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 raise BadSnapshot.changed(f"column {field.name}", kind, field.type) from None
     return rows
+
+
+def hide_name(name: str) -> str:
+    """The name of a user's column inside a stream: none is called like one of ours, or has to be quoted in PySpark.
+
+    >>> hide_name("span.id"), hide_name("100 %")
+    ('user span%2Eid', 'user 100 %25')
+    """
+    return "user " + name.replace("%", "%25").replace("`", "%60").replace(".", "%2E")
 
 
 def encode_names(column: pa.ChunkedArray) -> pa.DictionaryArray:

@@ -39,8 +39,8 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import View
 from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.frames import escape_path, files
-from antecede.spark.stream.api import dump_columns, select_packets
-from antecede.spark.stream.bucket import to_ipc
+from antecede.spark.stream.api import select_packets
+from antecede.spark.stream.bucket import ADDED, hide_name, to_ipc
 from antecede.spark.stream.packets import Settings
 from antecede.spark.stream.stamps import StampBucket
 from antecede.spark.stream.status import Status
@@ -71,14 +71,13 @@ def deliver_closed(
     """
     about = "stream by closed sets"
     me = View(tuple(processes)).id(receiver)
-    named = {"columns": dump_columns(df), "receiver": me}
-    settings = Settings.of(protocol, processes, parameters, patience, **named)
+    settings = Settings.of(protocol, processes, parameters, patience, receiver=me)
     if settings.protocol not in KINDS:
         raise BadParameter.choice(about, "protocol", settings.protocol, KINDS)
     if not settings.machine(me).orders_at(me):
         raise BadParameter(about, f"receiver must be the one that the protocol orders for, not {receiver}")
     rows = select_packets(df, "stamp", None, None).drop("__group")
-    closing = Closing(settings, absolute(out), join(absolute(checkpoint), "closed"))
+    closing = Closing(settings, df.columns, absolute(out), join(absolute(checkpoint), "closed"))
     return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))
 
 
@@ -96,9 +95,16 @@ class Closing:
     """What is done with each micro-batch."""
 
     def __init__(
-        self, settings: Settings, out: str, home: str, clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        columns: Sequence[str],
+        out: str,
+        home: str,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings, self.out, self.home, self.clock = settings, out, home, clock
+        self.columns = columns
+        """Those of the user."""
         assert settings.receiver is not None
         self.receiver = settings.processes[settings.receiver]
         self.last: State | None = None
@@ -120,7 +126,8 @@ class Closing:
         assert found is not None
         self.last = State(VERSION, batch, self.receiver, status, bucket.dump())
         write_state(spark, self.home, self.last)
-        write_rows(spark, found, out)
+        found = found.select([*map(hide_name, self.columns), *ADDED])
+        write_rows(spark, found.rename_columns([*self.columns, *ADDED]), out)
 
     def _open(self, spark: SparkSession, batch: int) -> StampBucket:
         """The bucket as it was after a micro-batch."""

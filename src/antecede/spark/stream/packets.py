@@ -183,7 +183,6 @@ ELSEWHERE: Final = {
     "sparing": "streams take the stamps of `bounded`, whose rule is the paper's",
 }
 """Why the others cannot order a stream."""
-NO_COLUMNS: Final = pa.schema([]).serialize().to_pybytes()
 
 
 class Settings(Struct, frozen=True):
@@ -202,8 +201,6 @@ broadcast, optimal, not 'permit' (its order is made by senders that wait for per
     """How long a message waits for causes that are not here, before they are given up. None: for ever."""
     buckets: int = 1
     """How many the receivers are spread over."""
-    columns: bytes = NO_COLUMNS
-    """The schema of the rows, as Arrow has it."""
     group: str | None = None
     """The column that tells groups apart."""
     receiver: int | None = None

@@ -38,6 +38,7 @@ from antecede.spark.stream.bucket import (
     Output,
     encode_names,
     from_ipc,
+    hide_name,
     number_names,
     to_ipc,
 )
@@ -55,7 +56,7 @@ from antecede.spark.stream.packets import (
 
 __all__ = ["OWN", "STATE_VERSION", "StampBucket", "load_held"]
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 OWN: Final = ("__receiver", "__sender", "__number", "__stamp", "__arrival", "__label", "__group")
 LOOKED_AT: Final = 100
 """Held messages of a receiver with a machine of which a status tells what they wait for: the oldest."""
@@ -78,7 +79,6 @@ class StampBucket(Bucket):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.settings, self.names, self.patience_ms = settings, settings.processes, settings.patience_ms
-        self.schema = pa.ipc.read_schema(pa.py_buffer(settings.columns))
         self.decided = settings.decided()
         self.machines: dict[Key, MachineReceiver] = {}
         self.lanes: dict[Key, int] = {}
@@ -92,8 +92,7 @@ class StampBucket(Bucket):
     def accept(self, rows: pa.Table) -> pa.Table:
         """Rows in the order of arrival, with their numbers."""
         rows = sort_by_arrival(rows)
-        names = [name for name in OWN if name in rows.column_names and name != "__arrival"]
-        rows = rows.select(list(dict.fromkeys([*self.schema.names, *names])))
+        rows = drop_columns(rows, ["__arrival"])
         first = 0 if self.table is None else self.table["__row"][-1].as_py() + 1
         return rows.append_column("__row", pa.array(np.arange(first, first + len(rows)), pa.int64()))
 
@@ -122,7 +121,7 @@ class StampBucket(Bucket):
         return np.flatnonzero(waits)
 
     def finish(self, table: pa.Table, out: Output) -> pa.Table:
-        return out.finish(table.select(self.schema.names), GAVE_UP)
+        return out.finish(drop_columns(table, [*OWN, "__since", "__row"]), GAVE_UP)
 
     def _find_lanes(self, group: pa.ChunkedArray, receiver: Numbers) -> Numbers:
         """For each row the lane of its receiver, -1 if that has a machine, or is none."""
@@ -307,7 +306,7 @@ class StampBucket(Bucket):
                 raise BadSnapshot.changed(name, state[name], wanted)
         bucket = cls(settings)
         if version == 1:
-            state["rows"] = migrate_state(state, settings, bucket.schema)
+            state["rows"] = migrate_state(state, settings)
         bucket.table = None if state["rows"] is None else from_ipc(state["rows"])
         if (known := state.get("kernel")) is not None:
             bucket.lanes = {(group, me): lane for lane, (group, me) in enumerate(known["keys"])}
@@ -338,11 +337,13 @@ class StampBucket(Bucket):
 
 def load_held(made: dict[str, Any]) -> StampBucket:
     """A bucket with this state, to look at what waits."""
-    settings = Settings(
-        made["protocol"], tuple(made["processes"]), made["parameters"], buckets=made["buckets"]
-    )
-    columns = pa.schema([("__row", pa.int64())]).serialize().to_pybytes()
-    return StampBucket.load(msgspec.msgpack.encode(made), replace(settings, columns=columns))
+    named = made["protocol"], tuple(made["processes"]), made["parameters"]
+    return StampBucket.load(msgspec.msgpack.encode(made), Settings(*named, buckets=made["buckets"]))
+
+
+def drop_columns(rows: pa.Table, names: list[str]) -> pa.Table:
+    """Without these columns, where they are there."""
+    return rows.drop_columns([name for name in names if name in rows.column_names])
 
 
 def octets_of(column: Any) -> tuple[Any, Any]:
@@ -357,8 +358,7 @@ def octets_of(column: Any) -> tuple[Any, Any]:
 def sort_by_arrival(rows: pa.Table) -> pa.Table:
     """Rows in the order of arrival, with a group; those that came at the same time by sender and number."""
     groups = pc.fill_null(rows["__group"], "") if "__group" in rows.column_names else pa.repeat("", len(rows))
-    rows = rows.drop_columns([name for name in ("__group",) if name in rows.column_names])
-    rows = rows.append_column("__group", groups)
+    rows = drop_columns(rows, ["__group"]).append_column("__group", groups)
     keys = ["__sender", "__number", "__group", "__receiver"]
     if "__arrival" in rows.column_names:
         arrival = pc.fill_null(rows["__arrival"], 0).to_numpy()
@@ -372,22 +372,24 @@ def sort_by_arrival(rows: pa.Table) -> pa.Table:
     return rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
 
 
-def migrate_state(state: dict[str, Any], settings: Settings, schema: pa.Schema) -> bytes | None:
+def migrate_state(state: dict[str, Any], settings: Settings) -> bytes | None:
     """The rows that wait in a state of 0.1, and their numbers as the payloads of the messages that machines hold.
 
     What waited then were messages with payloads, in machines and in a table of the kernel. They become rows with the
     columns of a packet; other columns are null.
     """
     names, rows = settings.processes, list[dict[str, Any]]()
-    columns = [field for field in schema if field.name not in WAITING_ROW.names]
+    group_by = settings.group or "group"
+    kinds = {"receiver": pa.string(), "sender": pa.string(), "number": pa.int64(), "payload": pa.binary()}
+    kinds[group_by] = pa.string()
 
     def add(group: str, me: int, sender: int, number: int, payload: Any, **more: Any) -> None:
         known = {"receiver": names[me], "sender": names[sender], "number": number}
         own = {
             f"__{name}": value for name, value in {**known, **more, "group": group, "row": len(rows)}.items()
         }
-        known |= {"payload": payload, settings.group or "group": group}
-        rows.append({**{field.name: known.get(field.name) for field in columns}, **own})
+        known |= {"payload": payload, group_by: group}
+        rows.append({**{hide_name(name): value for name, value in known.items()}, **own})
 
     table = state.get("kernel", {}).get("held")
     for one in [] if table is None else from_ipc(table).to_pylist():
@@ -405,4 +407,5 @@ def migrate_state(state: dict[str, Any], settings: Settings, schema: pa.Schema) 
             told["payload"] = len(rows).to_bytes(8, "little")
             own = {"stamp": stamp_of(packet), "since": since, "label": message.label}
             add(receiver.group, receiver.machine.me, packet.source, message.number, message.payload, **own)
+    columns = [(hide_name(name), kind) for name, kind in kinds.items()]
     return to_ipc(pa.Table.from_pylist(rows, pa.schema([*columns, *WAITING_ROW]))) if rows else None
