@@ -1,10 +1,13 @@
 """A stream of events that name their causes: without Spark on random histories, and on Spark over restarts."""
 
 import os
+from collections import OrderedDict
 from itertools import pairwise
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,11 +15,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
-from antecede.spark.stream import Status, status_of
+from antecede.spark.stream import Status, operator, status_of
 from antecede.spark.stream.api import Asked, order_stream
-from antecede.spark.stream.bucket import to_ipc
+from antecede.spark.stream.bucket import from_ipc, to_ipc
 from antecede.spark.stream.causes import CausesBucket, CausesSettings
-from antecede.spark.stream.operator import make_unpacker
+from antecede.spark.stream.operator import PIECES, Processor, make_unpacker
 from antecede.spark.stream.status import list_state
 from tests.spark.killed_streams import run_causes
 
@@ -58,6 +61,98 @@ def run_in(parts, settings, *, restart=True, now=lambda part: part):
         if restart:
             bucket = CausesBucket.load(bucket.dump(), pieces, settings)
     return out, status
+
+
+def run_in_turns(parts, settings, random, now):
+    """The same where each micro-batch is done by one of three workers, which has what it had when it did one last."""
+    done: list[tuple[list[bytes], CausesBucket]] = [([], CausesBucket(settings))] * 3
+    pieces: list[bytes] = []
+    out: list[dict[str, Any]] = []
+    head = None
+    for at, part in enumerate(parts):
+        worker = random.randrange(3)
+        had, earlier = done[worker]
+        bucket = settings.open(head, pieces[len(had) :], earlier if had else None)
+        found, _ = bucket.advance(table_of(part), now(at))
+        out += [] if found is None else found.to_pylist()
+        piece = bucket.dump_fresh(now(at))
+        pieces = [*pieces, *([] if piece is None else [piece])]
+        head, done[worker] = bucket.dump(), (pieces, bucket)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_worker_goes_on_from_what_it_had_some_micro_batches_ago(seed):
+    """Identifiers are forgotten and come again, causes are given up, and positions begin again meanwhile."""
+    random = Random(f"turns {seed}")
+    rows = history(random, 150)
+    shuffled = sorted(rows, key=lambda row: int(row[1][1:]) + random.randrange(20))
+    again = [*shuffled, *random.choices(shuffled, k=50)]
+    again.sort(key=lambda row: int(row[1][1:]) + random.randrange(60))
+    times = sorted(random.randrange(400) for _ in range(20))
+    settings = CausesSettings(
+        patience_ms=random.choice([None, 30]), remember_ms=random.choice([40, 100, 1000])
+    )
+    parts = cut(again, random, 20)
+    whole, _ = run_in(parts, settings, restart=False, now=times.__getitem__)
+    assert run_in_turns(parts, settings, random, times.__getitem__) == whole
+    assert run_in(parts, settings, now=times.__getitem__)[0] == whole
+
+
+class States:
+    """What Spark keeps of one bucket, without Spark: a head, and pieces by number; how many of them were read."""
+
+    def __init__(self) -> None:
+        self.head: tuple[bytes, int, bytes] | None = None
+        self.kept: dict[tuple[int], tuple[bytes]] = {}
+        self.read = 0
+
+    def getValueState(self, name, schema):
+        return SimpleNamespace(get=lambda: self.head, update=lambda head: setattr(self, "head", head))
+
+    def getMapState(self, name, key, value, ttl):
+        return self
+
+    def getValue(self, key):
+        self.read += key in self.kept
+        return self.kept.get(key)
+
+    def updateValue(self, key, value):
+        self.kept[key] = value
+
+    def removeKey(self, key):
+        del self.kept[key]
+
+    def iterator(self):
+        self.read += len(self.kept)
+        return iter(self.kept.items())
+
+
+def test_workers_in_turn_read_the_pieces_that_they_do_not_have(monkeypatch):
+    states, settings = States(), CausesSettings()
+    processor = Processor(settings, settings.remember_ms, "a query")
+    processor.init(states)  # type: ignore[arg-type]
+    workers: list[Any] = [OrderedDict() for _ in range(4)]
+    many = 600
+    for batch in range(many):
+        monkeypatch.setattr(operator, "_buckets", workers[batch % 4])
+        rows = table_of([("", f"e{batch}", [f"e{batch - 1}"] if batch else [])])
+        out = processor.step(1, [pd.DataFrame({"rows": [to_ipc(rows)]})], batch)
+        assert from_ipc(out["rows"][0])["position"].to_pylist() == [batch]
+    # Three that others added, each time, and 256 that become one, twice. All, each time, would be 180,000.
+    assert states.read < 4 * many
+    assert len(states.kept) == many % PIECES + many // PIECES
+    # A micro-batch that is done again, elsewhere: what a worker has gone on with is no longer what Spark has.
+    before = states.head, dict(states.kept)
+    rows = [table_of([("", id, [])]) for id in ("one", "another")]
+    for worker, part in zip(workers, rows, strict=False):
+        states.head, states.kept = before[0], dict(before[1])
+        monkeypatch.setattr(operator, "_buckets", worker)
+        processor.step(1, [pd.DataFrame({"rows": [to_ipc(part)]})], many)
+    monkeypatch.setattr(operator, "_buckets", workers[0])
+    out = processor.step(1, [pd.DataFrame({"rows": [to_ipc(pa.concat_tables(rows))]})], many + 1)
+    kinds = {row["__id"]: row["kind"] for row in from_ipc(out["rows"][0]).to_pylist()}
+    assert kinds == {"one": "delivered", "another": "repeated"}
 
 
 def cut(rows, random, parts):

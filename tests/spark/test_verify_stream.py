@@ -81,17 +81,24 @@ def judge_all(rows):
     return [row for row in told.select(FINDINGS.names).to_pylist() if row["kind"] != "partition"]
 
 
-def run_in(parts, own, *, now=lambda at: at, end=None):
+def run_in(parts, own, *, now=lambda at: at, end=None, restart=True, turns=None):
+    """With `turns`, each micro-batch is done by one of three workers, which has what it had when it did one last."""
     bucket: Any = JudgingBucket(own)
     pieces: list[bytes] = []
+    done: list[tuple[int, Any]] = [(0, None)] * 3
+    worker = 0
     out: list[dict[str, Any]] = []
     times = [now(at) for at in range(len(parts))] + ([] if end is None else [end])
     for at, time in enumerate(times):
-        found, _ = bucket.advance(table_of(parts[at]) if at < len(parts) else None, time)
+        found, _ = bucket.advance(table_of(parts[at]) if at < len(parts) and parts[at] else None, time)
         out += [] if found is None else found.to_pylist()
         piece = bucket.dump_fresh(time)
         pieces += [] if piece is None else [piece]
-        bucket = own.open(bucket.dump(), pieces)
+        head, done[worker] = bucket.dump(), (len(pieces), bucket)
+        worker = worker if turns is None else turns.randrange(3)
+        had, earlier = (0, None) if turns is None else done[worker]
+        if restart:
+            bucket = own.open(head, pieces[had:], earlier)
     return out, bucket
 
 
@@ -154,6 +161,11 @@ def test_a_stream_finds_what_the_batch_finds_however_it_is_cut(seed):
     size = len(rows) // 5
     parts = [shuffled[at : at + size] for at in range(0, len(rows), size)]
     cut, _ = run_in(parts, settings(patience_ms=50), end=100)
+    small = [random.sample(rows, random.choice([0, 0, 12])) for _ in range(40)]
+    for remember in (5, 1000):
+        own = settings(patience_ms=50, remember_ms=remember)
+        whole, _ = run_in(small, own, end=100, restart=False)
+        assert run_in(small, own, end=100, turns=random)[0] == whole, f"seed {seed}"
     assert sorted(map(repr, map(name, cut))) == sorted(map(repr, map(name, wanted))), f"seed {seed}"
     for finding in cut:
         if finding["kind"] == "violation":

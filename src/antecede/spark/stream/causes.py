@@ -41,13 +41,13 @@ from antecede.spark.stream.bucket import (
     to_ipc,
 )
 from antecede.spark.stream.kernel import Numbers
-from antecede.spark.stream.operator import BUCKETS, read_state
+from antecede.spark.stream.operator import BUCKETS, Trail, read_state
 from antecede.spark.stream.status import Status
 from antecede.watch.status import CAUSES_MOST
 
 __all__ = ["CausesBucket", "CausesSettings", "load_held"]
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 
 Key = tuple[str, Any]
 """A partition, and an identifier in it."""
@@ -62,8 +62,10 @@ class CausesSettings(Struct, frozen=True):
     columns: dict[str, str] = {}
     """What the state is about, in words: a query with other columns does not go on with it."""
 
-    def open(self, state: bytes | None, pieces: Iterable[bytes] = ()) -> CausesBucket:
-        return CausesBucket(self) if state is None else CausesBucket.load(state, pieces, self)
+    def open(
+        self, state: bytes | None, pieces: Iterable[bytes] = (), earlier: CausesBucket | None = None
+    ) -> CausesBucket:
+        return CausesBucket(self) if state is None else CausesBucket.load(state, pieces, self, earlier)
 
 
 class Held(Struct):
@@ -113,7 +115,7 @@ class CausesBucket(Bucket):
     def __init__(self, settings: CausesSettings) -> None:
         super().__init__()
         self.settings, self.patience_ms = settings, settings.patience_ms
-        self.serial = 0
+        self.trail = Trail()
         self.held: dict[Key, Held] = {}
         self.waiters: dict[Key, list[Key]] = {}
         """Cause -> the rows that wait for it."""
@@ -133,7 +135,6 @@ class CausesBucket(Bucket):
         self._unnamed = 0
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
-        self.serial += 1
         self.fresh, self.touched = [], set()
         self._forget(now)
         return super().advance(rows, now)
@@ -278,8 +279,7 @@ class CausesBucket(Bucket):
         """Forget identifiers that came out too long ago, and partitions of which nothing came out since and that
         hold nothing."""
         before = now - self.settings.remember_ms
-        while self.ages and self.ages[0][0] <= before:
-            self.emitted.difference_update(self.ages.popleft()[1])
+        self._forget_identifiers(before)
         for key in [key for key, when in self.given_up.items() if when <= before]:
             del self.given_up[key]
         self.forgotten = max(self.forgotten, before)
@@ -289,6 +289,10 @@ class CausesBucket(Bucket):
             del self.positions[partition]
             if partition in holding:
                 self.positions[partition] = position, now
+
+    def _forget_identifiers(self, before: int) -> None:
+        while self.ages and self.ages[0][0] <= before:
+            self.emitted.difference_update(self.ages.popleft()[1])
 
     # What comes out
 
@@ -385,7 +389,6 @@ class CausesBucket(Bucket):
         ]
         state = {
             "antecede causes": STATE_VERSION,
-            "serial": self.serial,
             "buckets": self.settings.buckets,
             "id": self.settings.id,
             "columns": self.settings.columns,
@@ -407,10 +410,16 @@ class CausesBucket(Bucket):
         )
 
     @classmethod
-    def load(cls, head: bytes, pieces: Iterable[bytes], settings: CausesSettings) -> CausesBucket:
+    def load(
+        cls,
+        head: bytes,
+        pieces: Iterable[bytes],
+        settings: CausesSettings,
+        earlier: CausesBucket | None = None,
+    ) -> CausesBucket:
+        """The bucket with this head and these pieces, in order: all, or those since `earlier`, which is spent."""
         state = read_state(head, "causes", STATE_VERSION, settings.buckets, settings.columns)
         bucket = cls(settings)
-        bucket.serial = state["serial"]
         bucket.table = None if state["table"] is None else from_ipc(state["table"])
         for partition, id, rows, since, missing, lacks in state["held"]:
             key = (partition, tuple(id) if isinstance(id, list) else id)
@@ -420,16 +429,20 @@ class CausesBucket(Bucket):
                 bucket.waiters.setdefault((partition, cause), []).append(key)
         bucket.given_up = {(partition, id): when for partition, id, when in state["given_up"]}
         bucket.forgotten = state.get("forgotten", -1)
-        every = [piece for pieces_ in pieces for piece in msgspec.msgpack.decode(pieces_)]
-        # The latest first: an identifier that was forgotten and came again is known by the later one.
-        for when, fresh, positions in sorted(every, key=lambda piece: piece[0])[::-1]:
-            keys = [key for key in map(tuple, fresh) if key not in bucket.emitted]
-            bucket.ages.appendleft((when, keys))
+        if earlier is not None:
+            bucket.emitted, bucket.ages, bucket.positions = earlier.emitted, earlier.ages, earlier.positions
+        for when, fresh, positions in (one for piece in pieces for one in msgspec.msgpack.decode(piece)):
+            # As it was forgotten then: an identifier may have come again, and is known by the later one.
+            bucket._forget_identifiers(when - settings.remember_ms)
+            keys = list(map(tuple, fresh))
+            bucket.ages.append((when, keys))
             bucket.emitted.update(keys)
-            for partition, position in positions.items() if when > bucket.forgotten else ():
-                bucket.positions.setdefault(partition, (position, when))
-        held = {partition: tuple(placed) for partition, placed in state["positions"].items()}
-        bucket.positions = dict(sorted({**bucket.positions, **held}.items(), key=lambda one: one[1][1]))
+            for partition, position in positions.items():
+                bucket.positions.pop(partition, None)
+                bucket.positions[partition] = position, when
+        known = {name: placed for name, placed in bucket.positions.items() if placed[1] > bucket.forgotten}
+        known |= {name: tuple(placed) for name, placed in state["positions"].items()}
+        bucket.positions = dict(sorted(known.items(), key=lambda one: one[1][1]))
         return bucket
 
 

@@ -14,10 +14,11 @@ Spark hands it is the one that it gave: bytes are compared, by their digest.
 Two ways for Spark to keep the state of a bucket, beside each other because each is better for its own:
 
     by itself       one value, written in each micro-batch: `vectors` and `stamps`, whose state is counts and what waits
-    with memory     what waits as one value, the head, and what must be remembered as a list of pieces to which each
-                    micro-batch adds, with a time to live (`transformWithState`): `causes`, and verification by causes.
-                    A worker reads the list only if the head is not the one that it gave. A piece is msgpack: a list of
-                    entries, each with its time first
+    with memory     what waits as one value, the head, and what must be remembered as pieces by number, one more for
+                    each micro-batch, with a time to live (`transformWithState`): `causes`, and verification by causes.
+                    A piece is msgpack: a list of entries, each with its time first. Spark hands tasks to its workers in
+                    turn, so most often a worker has a bucket as it was some micro-batches ago. Then it reads the pieces
+                    since, and not all: `chain`, a digest of all pieces in order, says whether they follow what it has
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import hashlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 import msgspec
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "bucket_keys", "hash_names", "make_packer",
-    "read_state", "run_buckets", "spread",
+    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "Processor", "Trail", "bucket_keys",
+    "hash_names", "make_packer", "read_state", "run_buckets", "spread",
 ]  # fmt: skip
 
 BUCKETS: Final = 16
@@ -93,11 +94,18 @@ class BucketOfRows(Protocol):
 
 
 class RememberingBucket(BucketOfRows, Protocol):
-    serial: int
-    """Micro-batches of this bucket."""
+    trail: Trail
+    """How far it is."""
 
     def dump_fresh(self, now: int) -> bytes | None:
         """The piece of the last micro-batch, if there is something to remember."""
+
+
+class Trail(NamedTuple):
+    """Which pieces a bucket has: up to a micro-batch of this number, and a digest of them all."""
+
+    serial: int = 0
+    chain: bytes = b""
 
 
 class BucketSettings(Protocol):
@@ -110,7 +118,10 @@ class BucketSettings(Protocol):
 
     @property
     def open(self) -> Callable[..., Any]:
-        """Make a bucket from its state, or from None; one that remembers also from its pieces."""
+        """Make a bucket from its state, or from None.
+
+        One that remembers, from its state and all pieces, or from an earlier bucket and the pieces since.
+        """
 
 
 def run_buckets(
@@ -267,7 +278,9 @@ def make_step(settings: BucketSettings, token: str) -> Any:
     def step(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         before = bytes(state.get[0]) if state.exists else None
         now = state.getCurrentProcessingTimeMs()
-        after, bucket, out = advance_bucket((token, key[0]), before, settings.open, frames, now)
+        bucket = take_bucket((token, key[0]), before, settings.open)
+        after, out = advance_bucket(bucket, frames, now)
+        keep_bucket((token, key[0]), after, bucket)
         state.update((after,))
         if bucket.deadline is not None:
             # At least a little later: Spark takes no time that is past.
@@ -285,8 +298,8 @@ class Processor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
-        self.head = handle.getValueState("head", "state binary")
-        self.pieces = handle.getListState("emitted", "piece binary", self.remember_ms)
+        self.head = handle.getValueState("head", "state binary, serial bigint, chain binary")
+        self.pieces = handle.getMapState("pieces", "serial bigint", "piece binary", self.remember_ms)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         yield self.step(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())
@@ -297,11 +310,14 @@ class Processor(StatefulProcessor):
     @errors_marked()
     def step(self, key: int, frames: Iterable[Any], now: int) -> pd.DataFrame:
         """One micro-batch of a bucket."""
-        kept = self.head.get()
-        before = None if kept is None else bytes(kept[0])
-        after, bucket, out = advance_bucket((self.token, key), before, self.open, frames, now)
-        self.head.update((after,))
-        self.add(bucket, now)
+        name, head = (self.token, key), self.head.get()
+        before = None if head is None else bytes(head[0])
+        trail = Trail() if head is None else Trail(int(head[1]), bytes(head[2]))
+        bucket = self.take(name, before, trail)
+        after, out = advance_bucket(bucket, frames, now)
+        bucket.trail = trail = self.add(bucket, trail, now)
+        self.head.update((after, *trail))
+        keep_bucket(name, after + trail.chain, bucket)
         # Each of these asks Java. A timer that is left when nothing waits any more comes to nothing.
         if bucket.deadline is not None:
             for timer in self.handle.listTimers():
@@ -309,42 +325,63 @@ class Processor(StatefulProcessor):
             self.handle.registerTimer(max(now + 1, bucket.deadline))
         return out
 
-    def open(self, state: bytes | None) -> RememberingBucket:
-        pieces = () if state is None else (bytes(piece[0]) for piece in self.pieces.get())
-        bucket: RememberingBucket = self.settings.open(state, pieces)
+    def take(self, name: tuple[str, int], state: bytes | None, trail: Trail) -> RememberingBucket:
+        """The bucket that has this state: the one that is kept, one that is kept from earlier on, or a new one."""
+        _, earlier = _buckets.get(name, (b"", None))
+
+        def open_bucket(mark: bytes | None) -> Any:
+            if state is None:
+                return self.settings.open(None)
+            since = None if earlier is None else self.read_since(earlier.trail, trail)
+            if since is not None:
+                return self.settings.open(state, since, earlier)
+            every = sorted((int(serial[0]), bytes(piece[0])) for serial, piece in self.pieces.iterator())
+            return self.settings.open(state, [piece for _, piece in every])
+
+        bucket: RememberingBucket = take_bucket(
+            name, None if state is None else state + trail.chain, open_bucket
+        )
         return bucket
 
-    def add(self, bucket: RememberingBucket, now: int) -> None:
-        """Add what is new to the list that Spark keeps. Many small pieces become one."""
-        piece = bucket.dump_fresh(now)
+    def read_since(self, earlier: Trail, trail: Trail) -> list[bytes] | None:
+        """The pieces that lead from one trail to another; None if it does not, or they are no longer there."""
+        if not trail.serial - PIECES < earlier.serial <= trail.serial:
+            return None
+        found = (self.pieces.getValue((serial,)) for serial in range(earlier.serial + 1, trail.serial + 1))
+        pieces = [bytes(piece[0]) for piece in found if piece is not None]
+        chain = earlier.chain
+        for piece in pieces:
+            chain = digest(chain + piece)
+        return pieces if chain == trail.chain else None
+
+    def add(self, bucket: RememberingBucket, trail: Trail, now: int) -> Trail:
+        """Add what is new to the pieces that Spark keeps. Many small ones become one."""
+        piece, serial = bucket.dump_fresh(now), trail.serial + 1
         if piece is None:
-            return
-        self.pieces.appendValue((piece,))
-        if bucket.serial % PIECES == 0:
-            every = [one for found in self.pieces.get() for one in msgspec.msgpack.decode(bytes(found[0]))]
+            return Trail(serial, trail.chain)
+        self.pieces.updateValue((serial,), (piece,))
+        if serial % PIECES == 0:
+            few = range(serial - PIECES + 1, serial + 1)
+            found = [(one, kept) for one in few if (kept := self.pieces.getValue((one,))) is not None]
+            every = [one for _, kept in found for one in msgspec.msgpack.decode(bytes(kept[0]))]
+            for one, _ in found:
+                self.pieces.removeKey((one,))
             left = [one for one in every if one[0] + self.remember_ms > now]
-            self.pieces.put([(msgspec.msgpack.encode(left),)])
+            self.pieces.updateValue((serial,), (msgspec.msgpack.encode(left),))
+        return Trail(serial, digest(trail.chain + piece))
 
     def close(self) -> None:
         pass
 
 
-Opened = TypeVar("Opened", bound=BucketOfRows)
-
-
 def advance_bucket(
-    name: tuple[str, int],
-    before: bytes | None,
-    open_bucket: Callable[[bytes | None], Opened],
-    frames: Iterable[pd.DataFrame],
-    now: int,
-) -> tuple[bytes, Opened, pd.DataFrame]:
-    """One micro-batch of the bucket with this state: its state afterwards, the bucket, and what comes out."""
+    bucket: BucketOfRows, frames: Iterable[pd.DataFrame], now: int
+) -> tuple[bytes, pd.DataFrame]:
+    """One micro-batch of a bucket: its state afterwards, and what comes out."""
     import pandas as pd
 
     blobs = [blob for frame in frames for blob in frame["rows"] if blob is not None]
     rows = pa.concat_tables([from_ipc(blob) for blob in blobs]) if blobs else None
-    bucket = take_bucket(name, before, open_bucket)
     # Whatever a bucket makes of its rows stays or goes with them, and looking for garbage among it takes a third of the
     # time. Spark collects garbage after each task.
     gc.disable()
@@ -353,10 +390,9 @@ def advance_bucket(
         after = bucket.dump()
     finally:
         gc.enable()
-    keep_bucket(name, after, bucket)
     pieces = split_output(out)
     words = [msgspec.json.encode(status).decode(), *[None] * (len(pieces) - 1)]
-    return after, bucket, pd.DataFrame({"rows": pieces, "status": words})
+    return after, pd.DataFrame({"rows": pieces, "status": words})
 
 
 def take_bucket(

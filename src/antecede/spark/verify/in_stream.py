@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from operator import itemgetter
 from typing import Any, Final, NamedTuple, Unpack
 
 import msgspec
@@ -34,7 +33,15 @@ from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import ByCauses, rename_columns
 from antecede.spark.stream.bucket import from_ipc, to_ipc
-from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, read_state, run_buckets
+from antecede.spark.stream.operator import (
+    BUCKETS,
+    PROVIDER,
+    ROCKSDB,
+    ByPartition,
+    Trail,
+    read_state,
+    run_buckets,
+)
 from antecede.spark.stream.query import Checkpoint, make_session
 from antecede.spark.stream.status import Status
 from antecede.spark.stream.verify import Findings, Noting, write_findings
@@ -45,7 +52,7 @@ from antecede.storage import absolute
 
 __all__ = ["JudgingBucket", "JudgingSettings", "verify_files", "verify_live"]
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 
 KINDS: Final = ("violation", "duplicate", "missing", "refused")
 
@@ -103,8 +110,10 @@ class JudgingSettings(Struct, frozen=True):
     remember_ms: int = 604_800_000
     buckets: int = BUCKETS
 
-    def open(self, state: bytes | None, pieces: Iterable[bytes]) -> JudgingBucket:
-        return JudgingBucket(self) if state is None else JudgingBucket.load(state, pieces, self)
+    def open(
+        self, state: bytes | None, pieces: Iterable[bytes] = (), earlier: JudgingBucket | None = None
+    ) -> JudgingBucket:
+        return JudgingBucket(self) if state is None else JudgingBucket.load(state, pieces, self, earlier)
 
 
 class JudgingBucket:
@@ -113,7 +122,7 @@ class JudgingBucket:
     def __init__(self, settings: JudgingSettings) -> None:
         self.settings = settings
         self.schema = pa.ipc.read_schema(pa.py_buffer(settings.findings))
-        self.serial = 0
+        self.trail = Trail()
         self.partitions: dict[str, GrowingPartition] = {}
         self.fresh: pa.Table | None = None
         """The rows that came in the last step."""
@@ -123,6 +132,8 @@ class JudgingBucket:
         """What came, by time."""
         self.unchecked: deque[tuple[int, list[Key]]] = deque()
         """The same of what was not asked for causes that are missing."""
+        self.forgot = self.forgot_before = -1
+        """When it was last forgotten what is too old, and when before the last step."""
         self.checked = -1
         """Up to when rows were asked."""
 
@@ -144,9 +155,8 @@ class JudgingBucket:
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
         """Take rows, and tell what is found."""
-        self.serial += 1
         came = 0 if rows is None else len(rows)
-        self.fresh = None
+        self.fresh, self.forgot_before = None, self.forgot
         touched: set[str] = set()
         if rows is not None:
             self.fresh = rows.append_column("__since", pa.array(np.full(came, now, np.int64)))
@@ -223,7 +233,7 @@ class JudgingBucket:
         return pa.Table.from_pylist(rows, self.schema) if rows else None
 
     def _forget(self, now: int) -> None:
-        before = now - self.settings.remember_ms
+        self.forgot, before = now, now - self.settings.remember_ms
         while self.ages and self.ages[0][0] <= before:
             for name, id in self.ages.popleft()[1]:
                 if name in self.partitions:
@@ -237,26 +247,37 @@ class JudgingBucket:
     def dump(self) -> bytes:
         state = {
             "antecede judging": STATE_VERSION,
-            "serial": self.serial,
             "buckets": self.settings.buckets,
             "checked": self.checked,
+            "forgot": self.forgot,
             "told": [[*told, when] for told, when in self.told.items()],
         }
         return msgspec.msgpack.encode(state)
 
     def dump_fresh(self, now: int) -> bytes | None:
         """The rows that came."""
-        return None if self.fresh is None else msgspec.msgpack.encode([[now, to_ipc(self.fresh)]])
+        if self.fresh is None:
+            return None
+        return msgspec.msgpack.encode([[now, to_ipc(self.fresh), self.forgot_before]])
 
     @classmethod
-    def load(cls, head: bytes, pieces: Iterable[bytes], settings: JudgingSettings) -> JudgingBucket:
+    def load(
+        cls,
+        head: bytes,
+        pieces: Iterable[bytes],
+        settings: JudgingSettings,
+        earlier: JudgingBucket | None = None,
+    ) -> JudgingBucket:
+        """The bucket with this head and these pieces, in order: all, or those since `earlier`, which is spent."""
         state = read_state(head, "judging", STATE_VERSION, settings.buckets)
-        bucket = cls(settings)
-        bucket.serial, bucket.checked = state["serial"], state["checked"]
-        bucket.told = {(kind, where, consumer, id): when for kind, where, consumer, id, when in state["told"]}
-        came = [(when, rows) for piece in pieces for when, rows in msgspec.msgpack.decode(piece)]
-        for when, rows in sorted(came, key=itemgetter(0)):
+        bucket = cls(settings) if earlier is None else earlier
+        for when, rows, before in (one for piece in pieces for one in msgspec.msgpack.decode(piece)):
+            # An event that was forgotten before it came again is a new one.
+            bucket._forget(before)
             bucket._take(from_ipc(rows), when)
+        bucket._forget(state["forgot"])
+        bucket.checked = state["checked"]
+        bucket.told = {(kind, where, consumer, id): when for kind, where, consumer, id, when in state["told"]}
         while bucket.unchecked and bucket.unchecked[0][0] <= bucket.checked:
             bucket.unchecked.popleft()
         for partition in bucket.partitions.values():
