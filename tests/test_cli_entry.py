@@ -128,7 +128,7 @@ def test_a_refusal_of_binary_garbage_stays_short(tmp_path, capsys):
 
 def test_a_terminal_sees_what_happens_from_the_start_and_a_pipe_does_not(tmp_path):
     pytest.importorskip("pyspark")
-    (tmp_path / "trace").mkdir()
+    (tmp_path / "events.jsonl").write_text('{"id": "a", "parent": null}\n')
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     os.mkfifo(tmp_path / "go")
@@ -139,20 +139,20 @@ def test_a_terminal_sees_what_happens_from_the_start_and_a_pipe_does_not(tmp_pat
         sys.executable,
         "-c",
         "from antecede.cli import main; main()",
-        "measure",
-        str(tmp_path / "trace"),
+        *("order", str(tmp_path / "events.jsonl"), "--id", "id", "--causes", "parent"),
+        *("--out", str(tmp_path / "out")),
     ]
     environment = {**os.environ, "JAVA_HOME": str(tmp_path / "java"), "TERM": "xterm", "HOME": str(tmp_path)}
     ours, theirs = pty.openpty()
     shown = b""
     with subprocess.Popen(command, stderr=theirs, env=environment) as process:
+        os.close(theirs)  # So that reading fails, and does not wait, if the command ends before.
         while b"starting Spark" not in shown:  # Java has not said a word yet: it waits for us.
             shown += os.read(ours, 4096)
         (tmp_path / "go").write_text("\n")
         while b"does not start" not in shown:
             shown += os.read(ours, 4096)
     assert process.returncode == 2
-    os.close(theirs)
     os.close(ours)
     java.write_text("#!/bin/sh\nexit 1\n")
     piped = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
