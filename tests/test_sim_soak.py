@@ -184,7 +184,7 @@ class Raising(Fifo):
 @pytest.fixture
 def broken(monkeypatch):
     def put(kind: Any) -> None:
-        monkeypatch.setattr("antecede.protocols.PROTOCOLS", {**PROTOCOLS, kind.name: kind})
+        monkeypatch.setitem(PROTOCOLS, kind.name, kind)
 
     return put
 
