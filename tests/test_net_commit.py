@@ -28,9 +28,11 @@ class Watched(Journal):
         super().__init__(*arguments)
         self.by_loop: list[bool] = []
 
-    def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
+    def append(
+        self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None, size: int | None = None
+    ) -> None:
         self.by_loop.append(threading.current_thread() is threading.main_thread())
-        super().append(inputs, snapshot)
+        super().append(inputs, snapshot, size)
 
 
 @contextmanager

@@ -258,9 +258,11 @@ def test_a_message_waits_for_one_group_where_it_is_sent(tmp_path, sync):
             assert a._journal is not None
             append = a._journal.append
 
-            def note(inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
+            def note(
+                inputs: Sequence[Input], snapshot: dict[str, Any] | None = None, size: int | None = None
+            ) -> None:
                 groups.append([type(one) for one in inputs])
-                append(inputs, snapshot)
+                append(inputs, snapshot, size)
 
             a._journal.append = note  # type: ignore[method-assign]
             for _ in range(20):

@@ -207,15 +207,15 @@ class Commits(WriteAhead[Out]):
             state is not None
         )
         if small and (self.times.short or not journal.full):
-            self._write_group(journal, batch, timed=journal.full)
+            self._write_group(journal, batch, size, timed=journal.full)
         elif state is None:
-            await self._loop.run_in_executor(self._thread, self._write_group, journal, batch, small)
+            await self._loop.run_in_executor(self._thread, self._write_group, journal, batch, size, small)
         else:
             await self._loop.run_in_executor(self._thread, journal.append, batch, state)
 
-    def _write_group(self, journal: Journal, batch: list[Input], timed: bool) -> None:
+    def _write_group(self, journal: Journal, batch: list[Input], size: int, timed: bool) -> None:
         begun = self._clock()
-        journal.append(batch)
+        journal.append(batch, None, size)
         if timed:
             self.times.note(self._clock() - begun)
 

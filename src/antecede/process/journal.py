@@ -260,15 +260,19 @@ class Journal:
         """Whether the next `append` does more than to write one group: that is for another thread."""
         return snapshot or self._groups >= (CHECKPOINT_GROUPS_FULL if self.full else CHECKPOINT_GROUPS)
 
-    def append(self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
-        """Make these inputs durable; `snapshot`, if given, is the state after them."""
+    def append(
+        self, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None, size: int | None = None
+    ) -> None:
+        """Make these inputs durable, with payloads of `size` bytes; `snapshot`, if given, is the state after them."""
         if snapshot is not None:
             with self._writing(anew=True):
                 self.position += len(inputs)
                 self._put_snapshot(snapshot)
             return
         with self._writing():
-            rows = [self._row(portion) for portion in portions(inputs, PORTION_BYTES)]
+            # Most groups are small. To look for the end of a portion costs something for each input.
+            whole = size is not None and size <= PORTION_BYTES
+            rows = [self._row(one) for one in ([inputs] if whole else portions(inputs, PORTION_BYTES))]
             if self.full:
                 self._bulk.sync()
             self._disk.insert(rows)
