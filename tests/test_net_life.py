@@ -335,15 +335,16 @@ def test_a_send_that_is_cancelled_anywhere_was_sent_or_was_not(tmp_path, kept):
     run(main)
 
 
+@pytest.mark.parametrize("sender", [None, "a"])
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "no journal"])
-def test_a_receive_that_is_cancelled_anywhere_takes_nothing(tmp_path, kept):
+def test_a_receive_that_is_cancelled_anywhere_takes_nothing(tmp_path, kept, sender):
     async def main() -> None:
         network, found = Memory(), list[int]()
         a, b = (build(network, name, tmp_path / name if kept else None) for name in "ab")
         async with a, b:
 
             async def take() -> None:
-                message = await b.receive()
+                message = await b.receive(sender=sender)
                 found.append(message.number)
                 message.ack()
 
@@ -447,16 +448,44 @@ def test_of_a_call_that_waits_only_the_waiting_is_cancelled(call, tmp_path):
     run(main)
 
 
+async def start_three(network: Memory) -> list[Node]:
+    names = ["a", "b", "c"]
+    nodes = [Node(name, names, transport=network.at(name), settings=QUICK) for name in names]
+    for node in nodes:
+        await node.start()
+    while not all(len(node.connected) == 2 for node in nodes):
+        await asyncio.sleep(0)
+    return nodes
+
+
+@pytest.mark.parametrize("call", ["leave", "remove"])
+def test_a_change_that_is_cancelled_anywhere_is_made_by_the_next_call_and_the_others_go_on(call):
+    async def main() -> None:
+        before, steps, cancelled = asyncio.all_tasks(), 0, True
+        while cancelled:
+            nodes = a, b, c = await start_three(Memory())
+            gone = "a" if call == "leave" else "c"
+            cancelled = await cancel_after(steps, a.leave() if call == "leave" else a.remove("c"))
+            with suppress(NotMember):
+                await (a.leave() if call == "leave" else a.remove("c"))
+            while gone in b.members:
+                await asyncio.sleep(0)
+            await b.send("c" if gone == "a" else "a", b"go on")
+            (await (c if gone == "a" else a).receive()).ack()
+            for node in nodes:
+                with suppress(NotMember):
+                    await node.close()
+            await check_nothing_left(before)
+            steps += 1 + steps // 4
+        assert steps > 5
+
+    run(main)
+
+
 @pytest.mark.parametrize("call", ["leave", "remove"])
 def test_a_change_that_is_not_waited_for_any_more_goes_on(call):
     async def main() -> None:
-        network, names = Memory(), ["a", "b", "c"]
-        nodes = [Node(name, names, transport=network.at(name), settings=QUICK) for name in names]
-        a, b, _ = nodes
-        for node in nodes:
-            await node.start()
-        while not all(len(node.connected) == 2 for node in nodes):
-            await asyncio.sleep(0)
+        nodes = a, b, _ = await start_three(Memory())
         assert await cancel_after(1, a.leave() if call == "leave" else a.remove("c"))
         gone = "a" if call == "leave" else "c"
         while gone in b.members:
@@ -465,6 +494,28 @@ def test_a_change_that_is_not_waited_for_any_more_goes_on(call):
         for node in nodes:
             with suppress(NotMember):
                 await node.close()
+
+    run(main)
+
+
+def test_a_join_that_is_cancelled_anywhere_leaves_no_ghost():
+    async def main() -> None:
+        before, steps, cancelled = asyncio.all_tasks(), 0, True
+        while cancelled:
+            network = Memory()
+            a, b = (build(network, name) for name in "ab")
+            async with a, b:
+                d = Node.join("d", ["a"], protocol="matrix", transport=network.at("d"), settings=QUICK)
+                if not (cancelled := await cancel_after(steps, d.start())):
+                    await d.leave()
+                    await d.close()
+                while "d" in a.members or "d" in b.members or a.status().joining:
+                    await asyncio.sleep(0)
+                await a.send("b", b"go on")
+                (await b.receive()).ack()
+            await check_nothing_left(before)
+            steps += 1 + steps // 4
+        assert steps > 5
 
     run(main)
 
