@@ -168,8 +168,8 @@ def forget_acknowledgements(patch: pytest.MonkeyPatch) -> None:
     """An acknowledgement is written as nothing."""
     real = Journal.append
 
-    def append(self: Journal, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
-        real(self, [Turn() if isinstance(one, Acknowledge) else one for one in inputs], snapshot)
+    def append(self: Journal, inputs: Sequence[Input], *more: Any) -> None:
+        real(self, [Turn() if isinstance(one, Acknowledge) else one for one in inputs], *more)
 
     patch.setattr(Journal, "append", append)
 

@@ -25,16 +25,16 @@ LATER = 3
 def _forget() -> None:
     append = Journal.append
 
-    def forgetful(self: Journal, inputs: Sequence[Any], snapshot: Any = None) -> None:
+    def forgetful(self: Journal, inputs: Sequence[Any], *more: Any) -> None:
         # Put in the place of what is forgotten, so that positions stay as they are.
         nothing = Acknowledge(0, 0)
         kept = [
             nothing if isinstance(one, Acknowledge) and one.number % ONE_IN["forgetful"] == 0 else one
             for one in inputs
         ]
-        append(self, kept, snapshot)
+        append(self, kept, *more)
 
-    Journal.append = forgetful  # type: ignore[method-assign]
+    Journal.append = forgetful  # type: ignore[method-assign,assignment]
 
 
 def _lie() -> None:
