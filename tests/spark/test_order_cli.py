@@ -110,7 +110,7 @@ def test_wrong_options_are_code_2_before_spark_starts(options, told, capsys, tmp
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"id;cause\nb;a\n", "not 'id': values are separated by commas"),
+        (b"id;cause\nb;a\n", "columns id;cause (in CSV, values are separated by commas), not 'id'"),
         ("id,cause\n".encode("utf-16"), f"e.csv: {NO_UTF8}"),
         (b"id,cause,ID\n", "e.csv: the first line names a column twice, id and ID: rename one of them"),
     ],

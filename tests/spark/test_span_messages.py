@@ -223,6 +223,22 @@ def test_spans_that_were_sampled_away_leave_the_run_unknown_with_the_count(spark
     assert verify(Trace.read(spark, tmp_path / "out")).verdicts[0]["verdict"] == "unknown"
 
 
+def test_an_id_that_both_ends_of_a_call_share_leaves_the_run_unknown(spark, tmp_path):
+    """One of the two spans was dropped without a word, and with it the call."""
+    lines = [
+        make_line(
+            "shop", make_span("root", 0, until=9), make_span("call", 1, until=9, parent="root", kind=3)
+        ),
+        make_line("stock", make_span("call", 4, until=8, parent="root", kind=2)),
+        make_line("mail", make_span("later", 6, until=8, parent="root", kind=2)),
+    ]
+    _, counts = write_spans(spark, written(tmp_path / "a.jsonl", lines), tmp_path / "out", rpc=True)
+    assert (counts.messages > 0, counts.shared) == (True, 1)
+    [verdict] = verify_spans(spark, tmp_path / "out").verdicts
+    assert verdict["verdict"] == "unknown"
+    assert "1 id is of spans of several processes" in verdict["reason"]
+
+
 def test_processes_are_told_apart_by_what_is_asked_for(spark, tmp_path):
     lines = [make_line("shop", make_span("a", 1, thread_name="t-1"), **{"k8s.pod.name": "pod-7"})]
     written(tmp_path / "a.jsonl", lines)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.storage import local
-from antecede.trace.foreign.formats import NO_UTF8, refuse_repeated_columns
+from antecede.trace.foreign.formats import NO_UTF8, name_columns, refuse_repeated_columns
 
 __all__ = [
     "list_files",
@@ -49,19 +49,8 @@ def refuse_unknown_columns(owner: str, events: str, named: Iterable[tuple[str, s
     for option, name in named:
         if there is not None and name is not None and name not in there:
             raise BadParameter(
-                owner,
-                f"--{option} must be one of the columns {', '.join(there)}, not {name!r}{hint_at(there)}",
+                owner, f"--{option} must be one of the columns {name_columns(there)}, not {name!r}"
             )
-
-
-def hint_at(columns: Sequence[str]) -> str:
-    """What a single column with other signs in its name tells.
-
-    >>> hint_at(["id;parent"]), hint_at(["id", "parent"])
-    (': values are separated by commas', '')
-    """
-    alone = len(columns) == 1 and any(sign in columns[0] for sign in ";\t|")
-    return ": values are separated by commas" if alone else ""
 
 
 def peek_columns(path: str) -> list[str] | None:

@@ -149,6 +149,7 @@ def report_spans(
         "unsent": "spans were handed a message whose send is not there",
         "undelivered": "messages were handed to nobody that has a span",
         "repeats": "spans repeat a delivery of their process",
+        "shared": "ids are of spans of several processes, of which one counts",
     }
     parts += [f"{getattr(counts, name):,} {words}" for name, words in told.items() if getattr(counts, name)]
     if counts.across:

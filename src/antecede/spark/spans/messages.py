@@ -14,6 +14,7 @@ With `rpc`, calls are messages, too: the request, from the span of a caller to i
 ended first has no reply.
 
 Spans that others name, and that are not there, may have been messages. So may those that name them: the run is unknown.
+So it is where spans of two processes have one id, as Zipkin gives it to both ends of a call: one of them counts.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class MessageCounts:
     """Spans that were handed a message whose send is not there."""
     absent: int
     """Spans that others name and that are not there."""
+    shared: int
+    """Ids that spans of several processes have."""
 
 
 def find_messages(spans: DataFrame, *, rpc: bool = False) -> DataFrame:
@@ -232,7 +235,12 @@ def count_messages(spans: DataFrame, found: DataFrame) -> MessageCounts:
         "count_if(id IS NULL) AS unsent",
     ).collect()
     named = spans.selectExpr("explode(causes) AS id").distinct()
-    return MessageCounts(**row.asDict(), absent=named.join(spans.select("id"), "id", "left_anti").count())
+    owned = spans.groupBy("id").agg(F.min("process").alias("least"), F.max("process").alias("most"))
+    return MessageCounts(
+        **row.asDict(),
+        absent=named.join(owned, "id", "left_anti").count(),
+        shared=owned.where("least != most").count(),
+    )
 
 
 def sum_up_run(spans: DataFrame, counts: MessageCounts, rejected: int, run: str, format: str) -> DataFrame:
@@ -251,7 +259,7 @@ def sum_up_run(spans: DataFrame, counts: MessageCounts, rejected: int, run: str,
 def explain_unknown(counts: MessageCounts, rejected: int) -> str | None:
     """Why the order of the run cannot be told for sure, or None.
 
-    >>> explain_unknown(MessageCounts(5, 4, 0, 1, 0, 2), 0)
+    >>> explain_unknown(MessageCounts(5, 4, 0, 1, 0, 2, 0), 0)
     '2 spans that others name are not there; 1 message was handed to nobody that has a span'
     """
     if not counts.messages:
@@ -268,6 +276,7 @@ def explain_unknown(counts: MessageCounts, rejected: int) -> str | None:
             "message was handed to nobody that has a span",
             "messages were handed to nobody that has a span",
         ),
+        (counts.shared, "id is of spans of several processes", "ids are of spans of several processes"),
         (rejected, "line or span cannot be read", "lines or spans cannot be read"),
     ]
     told = [f"{count:,} {one if count == 1 else many}" for count, one, many in reasons if count]

@@ -18,7 +18,7 @@ from antecede.trace.foreign.lines import LINES
 
 __all__ = [
     "FORMATS", "MAPS", "NO_UTF8", "OTEL_TRACES", "SPAN_COLUMNS", "SPAN_FORMATS", "SPAN_LISTS", "TABLE",
-    "choose_columns", "is_stated", "refuse_absent_columns", "refuse_repeated_columns", "refuse_request",
+    "choose_columns", "is_stated", "name_columns", "refuse_absent_columns", "refuse_repeated_columns", "refuse_request",
     "refuse_span_request",
 ]  # fmt: skip
 
@@ -50,6 +50,19 @@ def refuse_request(
     shiviz.expressions(pattern, delimiter)
 
 
+def name_columns(columns: Collection[str]) -> str:
+    """The columns of a table in words, and what a single one with other signs in its name tells.
+
+    >>> name_columns(["id", "parent"])
+    'id, parent'
+    >>> name_columns(["id;parent"])
+    'id;parent (in CSV, values are separated by commas)'
+    """
+    named = ", ".join(columns)
+    alone = len(columns) == 1 and any(sign in named for sign in ";\t|")
+    return f"{named} (in CSV, values are separated by commas)" if alone else named
+
+
 def refuse_absent_columns(owner: str, mapping: Mapping[str, str], there: Collection[str]) -> None:
     """Refuse a mapping to columns that a table does not have.
 
@@ -61,7 +74,7 @@ def refuse_absent_columns(owner: str, mapping: Mapping[str, str], there: Collect
         if name not in there:
             raise BadParameter(
                 owner,
-                f"map has {ours}={name}, and the table has no such column; its columns are {', '.join(there)}",
+                f"map has {ours}={name}, and the table has no such column; its columns are {name_columns(there)}",
             )
 
 
@@ -139,7 +152,7 @@ def choose_columns(mapping: Mapping[str, str] | None, there: Collection[str]) ->
             raise BadParameter(
                 "read_spans",
                 f"the table has no column {OTEL_TRACES[needed]}, as ClickHouse's otel_traces has: "
-                f"map at least id and trace_id to its columns, which are {', '.join(there)}",
+                f"map at least id and trace_id to its columns, which are {name_columns(there)}",
             )
     return {ours: name for ours, name in OTEL_TRACES.items() if name in there}
 
