@@ -192,6 +192,25 @@ def test_an_exception_anywhere_stops_the_node_and_it_comes_back(point, kept, tmp
     assert any("Surprise" in (record.exc_text or record.getMessage()) for record in caplog.records)
 
 
+def test_an_exception_while_a_connection_ends_is_told_by_the_node_and_not_lost_with_its_task():
+    async def main() -> None:
+        network = Memory()
+        b = build(network, "b", None)
+        await b.start()
+        plant(b._mesh._reception._door, "leave")
+        before = set(network._tasks)
+        network.connect("a", "b").close()
+        [task] = network._tasks - before
+        await asyncio.wait({task})
+        assert task.exception() is None
+        assert not b._mesh.runs(task)
+        assert isinstance(b._host.failure, NodeFailed)
+        with pytest.raises(NodeFailed, match="Surprise: boo"):
+            await b.close()
+
+    asyncio.run(main())
+
+
 # Every kind of input
 
 

@@ -318,5 +318,4 @@ class Mesh:
         except BaseException as error:
             self.host.stop(error, "with a connection that was accepted")
         finally:
-            self._reception.leave(connection)
             self._tasks.discard(task)

@@ -73,10 +73,6 @@ class Reception:
         """This is no peer any more."""
         self._origins.pop(peer, None)
 
-    def leave(self, connection: Connection) -> None:
-        """A connection has ended."""
-        self._door.leave(connection)
-
     def let_in(self, connection: Connection) -> None:
         """Let a connection wait for its hello; one that waits longer makes way, if one has to."""
         names = [peer.name for peer in self.peers.values()]
