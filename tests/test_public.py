@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,13 @@ def test_every_public_name_is_there():
     with pytest.raises(AttributeError, match="has no attribute 'Nope'"):
         _ = antecede.Nope  # type: ignore[attr-defined]
     assert antecede.NodeFailed is errors.NodeFailed
+
+
+def test_every_error_that_the_page_on_nodes_names_is_exported():
+    page = (Path(__file__).parent.parent / "docs" / "runtime.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page)) & set(errors.__all__)
+    assert len(named) > 5
+    assert named <= set(antecede.__all__)
 
 
 def python(program: str) -> subprocess.CompletedProcess[str]:

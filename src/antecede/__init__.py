@@ -4,7 +4,19 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from antecede.errors import AntecedeError, CannotWrite, Closed, NodeFailed, NotDrained, NotMember
+from antecede.errors import (
+    AntecedeError,
+    BadJournal,
+    CallerError,
+    CannotWrite,
+    Closed,
+    NodeFailed,
+    NotDrained,
+    NotMember,
+    Unsupported,
+    WrongLoop,
+    WrongType,
+)
 from antecede.model import Message, Packet, View
 from antecede.protocols import PROTOCOLS, Machine, create, restore
 
@@ -13,6 +25,8 @@ __version__ = "0.2.0"
 __all__ = [
     "PROTOCOLS",
     "AntecedeError",
+    "BadJournal",
+    "CallerError",
     "CannotWrite",
     "Closed",
     "Delivery",
@@ -24,7 +38,10 @@ __all__ = [
     "NotMember",
     "Packet",
     "Settings",
+    "Unsupported",
     "View",
+    "WrongLoop",
+    "WrongType",
     "__version__",
     "create",
     "restore",
