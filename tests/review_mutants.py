@@ -360,6 +360,11 @@ MUTANTS = [
         "await outlast(asyncio.to_thread(self.write, events))", "await asyncio.to_thread(self.write, events)",
         "test_a_node_that_fails_while_it_records_is_closed_once_the_file_is_there",
     ),
+    Mutant(
+        "later", "a timer fails, and nobody hears of it", "net/pressure.py",
+        'self._host.stop(error, "when it told for whom a send waits")', "raise",
+        "test_a_log_that_is_broken_leaves_no_send_waiting_for_a_peer_of_which_it_should_have_told",
+    ),
 ]  # fmt: skip
 
 

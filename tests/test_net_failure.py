@@ -523,6 +523,26 @@ def test_a_log_that_is_broken_keeps_no_node_up(during):
     asyncio.run(main())
 
 
+def test_a_log_that_is_broken_leaves_no_send_waiting_for_a_peer_of_which_it_should_have_told():
+    async def main() -> None:
+        settings = Settings(**{**_fields(QUICK), "queue": 1, "dead_s": 0.3})
+        a = build(Memory(), "a", None, settings=settings)
+        async with asyncio.timeout(PATIENCE_S):
+            await a.start()
+            await a.send("b", b"who is not there")
+            logger, handler = logging.getLogger("antecede.net"), Broken()
+            logger.addHandler(handler)
+            try:
+                with pytest.raises(NodeFailed, match="in the log"):
+                    async with asyncio.timeout(5):
+                        await a.send("b", b"which waits")
+            finally:
+                logger.removeHandler(handler)
+            await a.close()
+
+    asyncio.run(main())
+
+
 def test_closing_a_failed_node_tells_those_who_have_not_heard():
     async def main() -> None:
         network = Memory()

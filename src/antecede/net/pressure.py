@@ -33,7 +33,7 @@ class Pressure(Room):
         for peer in full:
             self._waiting[peer] += 1
             self._since.setdefault(peer, loop.time())
-        telling = loop.call_later(self._settings.dead_s, self._tell, full)
+        telling = loop.call_later(self._settings.dead_s, self._alarm, full)
         try:
             await self._host.room.wait()
         finally:
@@ -43,6 +43,13 @@ class Pressure(Room):
             for peer in full:
                 if not self.is_full(peer):
                     self._since.pop(peer, None)
+
+    def _alarm(self, peers: list[int]) -> None:
+        try:
+            self._tell(peers)
+        except Exception as error:
+            # The event loop calls this: nobody else would hear of it.
+            self._host.stop(error, "when it told for whom a send waits")
 
     def _tell(self, peers: list[int]) -> None:
         core, name = self._host.core, self._host.name
