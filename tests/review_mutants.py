@@ -214,8 +214,8 @@ MUTANTS = [
     ),
     Mutant(
         "N25", "nobody says whom a send waits for", "net/pressure.py",
-        "telling = loop.call_later(self._settings.dead_s, self._tell, full)",
-        "telling = loop.call_later(1e6, self._tell, full)",
+        "telling = loop.call_later(self._settings.dead_s, self._alarm, full)",
+        "telling = loop.call_later(1e6, self._alarm, full)",
         "test_a_member_that_is_down_and_stops_send_is_seen",
     ),
     Mutant(
