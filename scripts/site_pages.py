@@ -19,6 +19,7 @@ from pathlib import Path
 
 import typer.main
 
+import antecede
 from antecede.cli import COMMANDS, build_app
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +41,7 @@ def main(out: Path) -> None:
         text = path.read_text().replace("<BLANKLINE>\n", "\n")
         write(out / place, move_links(text, path, pages))
     write(out / "benchmarks" / "index.md", list_results(results))
-    seen = {"__version__"}
+    seen: dict[str, object] = {"__version__": antecede.__version__}
     for module in PUBLIC:
         write(out / "reference" / f"{module}.md", list_names(module, seen))
     write(out / "reference" / "commands.md", list_commands())
@@ -76,8 +77,8 @@ def move_links(text: str, page: Path, pages: dict[Path, str]) -> str:
     return re.sub(r"\[([^\]]*)\] \((`[^`]*`)\)", r"\1 (\2)", LINK.sub(move, text))
 
 
-def list_names(module: str, seen: set[str]) -> str:
-    """A page for a module: every name of its `__all__` that no page before it had, under the module that defines it."""
+def list_names(module: str, seen: dict[str, object]) -> str:
+    """A page for a module: all that its `__all__` names and no page before it has shown, under the module that defines it."""
     found = importlib.import_module(module)
     homes = {
         alias.name: node.module
@@ -87,8 +88,11 @@ def list_names(module: str, seen: set[str]) -> str:
     }
     title, _, _ = (found.__doc__ or "").partition("\n")
     lines = [f"# {module}", "", title, "", "What is not on these pages may change in any version.", ""]
-    lines += [f"::: {homes.get(name, module)}.{name}\n" for name in found.__all__ if name not in seen]
-    seen.update(found.__all__)
+    # `verify` of one module is not that of another.
+    public = {name: getattr(found, name) for name in found.__all__}
+    new = [name for name, value in public.items() if seen.get(name) is not value]
+    lines += [f"::: {homes.get(name, module)}.{name}\n" for name in new]
+    seen.update(public)
     return "\n".join(lines)
 
 

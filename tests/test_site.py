@@ -50,8 +50,13 @@ def test_links_lead_to_pages_of_the_site():
 
 def test_every_public_name_and_every_command_has_its_place():
     pages = load("site_pages")
-    names = pages.list_names("antecede.spark", set())
-    assert "::: antecede.spark.order.api.order\n" in names
+    seen: dict[str, object] = {}
+    references = [pages.list_names(module, seen) for module in pages.PUBLIC]
+    assert "::: antecede.spark.order.api.order\n" in references[1]
+    # Two functions of one name have two places; one function in two modules has one.
+    assert "::: antecede.verification.verify\n" in references[0]
+    assert "::: antecede.spark.verify.api.verify\n" in references[1]
+    assert sum(text.count(".Node\n") for text in references) == 1
     assert "\n## verify\n" in pages.list_commands()
     assert "| stamp |" in pages.read_glossary()
 
