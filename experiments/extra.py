@@ -43,7 +43,8 @@ def _table(rows: Sequence[Row]) -> str:
 def _line(kind: tuple[str, str], rows: Sequence[Row], matrix: Mapping[int, Row]) -> list[str]:
     protocol, k = kind
     return [
-        f"{protocol}, k = {k}" if k else protocol,
+        # As code: a bound for each process has a star in it, which Markdown would read as emphasis.
+        f"{protocol}, k = `{k}`" if k else protocol,
         spread(_extra(row) for row in rows),
         f"{mean(row.summary.stamp_entries.mean for row in rows):.1f}",
         f"{mean(row.summary.stamp_bytes.mean for row in rows):.1f}",
