@@ -20,6 +20,7 @@ from antecede.cli import run
 from antecede.cli.measure import print_measures
 from antecede.cli.output import print_table
 
+HIDE_CURSOR = b"\x1b[?25l"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 CALLS = {
@@ -95,6 +96,17 @@ def test_a_command_that_repeats_a_run_is_not_folded(monkeypatch, place, name):
     assert command.endswith(("--check", "--workload script:stuck.txt"))
 
 
+def read_terminal(ours: int) -> bytes:
+    shown = b""
+    try:
+        while more := os.read(ours, 1 << 16):
+            shown += more
+    except OSError:
+        pass  # Linux says so when nobody writes any more.
+    os.close(ours)
+    return shown
+
+
 def test_the_width_is_that_of_the_terminal(place):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 40, 0, 0))
@@ -102,16 +114,34 @@ def test_the_width_is_that_of_the_terminal(place):
     command = [sys.executable, "-c", "from antecede.cli import main; main()", "verify", "trace"]
     with subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=theirs):
         os.close(theirs)
-        shown = b""
-        try:
-            while more := os.read(ours, 1 << 16):
-                shown += more
-        except OSError:
-            pass  # Linux says so when nobody writes any more.
-        os.close(ours)
+        shown = read_terminal(ours)
     lines = CONTROL.sub("", shown.decode()).split("\r\n")
     assert any("->" in line for line in lines)
     assert max(map(len, lines)) <= 40
+
+
+@pytest.mark.parametrize("where", ["foreground", "background"])
+def test_a_command_in_the_background_draws_no_bar_over_what_is_typed(tmp_path, where):
+    """A bar hides the cursor, and SIGKILL would leave it hidden."""
+    ours, theirs = pty.openpty()
+    simulate = [sys.executable, "-m", "antecede", "simulate", "--protocol", "fifo", "--messages", "50"]
+    group = "process_group=0" if where == "background" else ""
+    shell = (
+        "import fcntl, subprocess, termios\n"
+        "fcntl.ioctl(2, termios.TIOCSCTTY, 0)\n"
+        f"raise SystemExit(subprocess.run({simulate}, {group}).returncode)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", shell],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = read_terminal(ours)
+    assert process.wait() == 0
+    assert (HIDE_CURSOR in shown) == (where == "foreground")
 
 
 def test_a_sentence_in_a_pipe_is_one_line(capsys, monkeypatch, place):

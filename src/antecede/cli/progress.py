@@ -6,6 +6,7 @@ The first Ctrl-C asks for an end in good order, the second ends at once.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["catch_interrupt", "hold_interrupts", "ignore_interrupts", "pause_gc", "show_progress"]
+__all__ = ["can_draw", "catch_interrupt", "hold_interrupts", "ignore_interrupts", "pause_gc", "show_progress"]
+
+
+def can_draw(console: Console) -> bool:
+    """Whether this is a terminal that shows this command, and not another one that its reader types meanwhile."""
+    if not console.is_terminal:
+        return False
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except (AttributeError, OSError):
+        return True  # Windows, or a terminal that controls no processes.
 
 
 @contextmanager
@@ -23,7 +34,7 @@ def show_progress(things: str, total: int) -> Iterator[Callable[[int], None]]:
     """Within this, a function that says how many things more are done."""
     console = Console(stderr=True)
     columns = TextColumn(things), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not can_draw(console)) as progress:
         bar = progress.add_task(things, total=total)
         yield lambda more: progress.advance(bar, more)
 

@@ -56,11 +56,11 @@ def report(
         "carried": sum(len(run.events) for run in made.runs),
         "seconds": round(time.perf_counter() - started, 3),
     }
-    print_sentence(headline(made))
     if as_json:
         print_json(outcome)
     else:
-        print(out)
+        print(out, flush=True)
+    print_sentence(headline(made))
     here = local(out)
     if show and not webbrowser.open(out if here is None else Path(here).as_uri()):
         print(f"antecede: no browser to open it with: {out}", file=sys.stderr)

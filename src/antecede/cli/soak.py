@@ -19,7 +19,7 @@ from rich.console import Console
 
 from antecede.cli.options import Jobs, Json, Protocols, flag, option
 from antecede.cli.output import count_things, print_json, print_sentence
-from antecede.cli.progress import catch_interrupt, hold_interrupts, ignore_interrupts
+from antecede.cli.progress import can_draw, catch_interrupt, hold_interrupts, ignore_interrupts
 from antecede.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def tell_command(spec: RunSpec) -> str:
 @contextmanager
 def _progress(tally: Tally, started: float) -> Iterator[Callable[[], None]]:
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not can_draw(console):
         print("soaking", file=sys.stderr, flush=True)
         said = [started]
 

@@ -25,7 +25,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from antecede.cli.progress import catch_interrupt
+from antecede.cli.progress import can_draw, catch_interrupt
 from antecede.errors import BadParameter, BadTrace, NoSpark
 from antecede.storage import local, refuse_existing
 
@@ -70,7 +70,7 @@ def open_work(
         TextColumn("tasks"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not can_draw(console)) as progress:
         bar = progress.add_task("starting Spark", total=None)
         from antecede.spark.class_archive import request_archive
         from antecede.spark.session import INTERPRETED, open_session, watch_progress
