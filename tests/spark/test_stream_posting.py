@@ -15,7 +15,8 @@ from antecede.spark.stream import Progress, simulated
 from antecede.spark.stream.api import Asked
 from antecede.spark.stream.status import BOARD, FURTHEST, Posting, observe_findings
 from antecede.spark.stream.verify import verify_stream
-from antecede.watch import Board
+from antecede.watch import Board, Cause
+from antecede.watch import Status as Posted
 from tests.spark.planted import write_file
 from tests.spark.test_stream import written
 
@@ -134,3 +135,22 @@ def test_what_no_stream_of_ours_reports_is_rates_alone():
     }  # fmt: skip
     status = make_status(progress, "q")
     assert (status.batch, status.duration_ms, status.rows_in, status.rows_out) == (4, 250, 10, 7)
+
+
+@pytest.mark.parametrize("observed", [{}, {"antecede": {"status": []}}])
+def test_a_micro_batch_without_rows_says_that_what_was_held_still_is(observed):
+    from antecede.spark.stream.status import make_status, status_of
+
+    progress = {
+        "id": "q", "batchId": 5, "durationMs": {"triggerExecution": 250}, "observedMetrics": observed,
+        "sources": [{"numInputRows": 0}], "sink": {"numOutputRows": 0},
+    }  # fmt: skip
+    late = Cause(receiver="billing", sender="orders", first=41, last=41, held=3, since_ms=7_000)
+    before = Posted(
+        query="q", batch=4, time_ms=9_000, duration_ms=400, rows_in=12, rows_out=9,
+        held=3, oldest_ms=7_000, causes=(late,), frontier={"": {"orders": 40}},
+    )  # fmt: skip
+    status = make_status(progress, "q", status_of(progress), before)
+    assert (status.rows_in, status.rows_out) == (0, 0)
+    for name in ("held", "oldest_ms", "causes", "frontier"):
+        assert getattr(status, name) == getattr(before, name)

@@ -342,7 +342,9 @@ def make_status(
         rows_out=max(0, int(progress["sink"]["numOutputRows"])),
     )
     if before is not None:
+        # A micro-batch without rows calls no bucket: what they held, they hold.
         kept = ("all_given_up", "all_late", "all_refused", "all_found", "found")
+        kept += ("held", "oldest_ms", "causes", "frontier")
         status = structs.replace(status, **{name: getattr(before, name) for name in kept})
     if told is not None:
         one = told.status
