@@ -1,5 +1,6 @@
 """What streams on Spark post for `antecede watch`: what they deliver, what waits, what is found, and their end."""
 
+import sys
 import time
 
 import pyarrow as pa
@@ -154,3 +155,30 @@ def test_a_micro_batch_without_rows_says_that_what_was_held_still_is(observed):
     assert (status.rows_in, status.rows_out) == (0, 0)
     for name in ("held", "oldest_ms", "causes", "frontier"):
         assert getattr(status, name) == getattr(before, name)
+
+
+def test_a_stream_that_had_nothing_to_do_knows_what_it_holds_without_reading_it_again(
+    spark, tmp_path, monkeypatch
+):
+    def refuse(*asked):
+        raise AssertionError("read again")
+
+    # By its name in the package, `order` is a function.
+    home = sys.modules["antecede.spark.order.files"]
+    monkeypatch.setattr(home, "sum_up_waiting", refuse)
+    monkeypatch.setattr(home, "count_output", refuse)
+    files = tmp_path / "in"
+    files.mkdir()
+    (files / "0.json").write_text('{"id": "effect", "parent": "cause"}')
+    checkpoint = tmp_path / "checkpoint"
+    board = Board(checkpoint / BOARD)
+    outcome = order_files(
+        spark,
+        Source(str(files), asked=Asked(id="id", causes="parent")),
+        tmp_path / "out",
+        checkpoint,
+        # Stop between two micro-batches: the second finds no rows, and the third is seconds off.
+        every=15,
+        stop=lambda: any(status.batch == 1 for status in board.read()),
+    )
+    assert (outcome.batches, outcome.waiting) == (2, 1)

@@ -36,7 +36,7 @@ from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
-from antecede.spark.stream.status import Progress, observed_metrics, status_of, sum_up_waiting
+from antecede.spark.stream.status import Progress, is_idle, observed_metrics, status_of, sum_up_waiting
 from antecede.spark.tables import StreamFiles, TableFiles, read_table, refuse_directory
 from antecede.spark.trace import Trace, refuse_files
 from antecede.storage import absolute, join, readable, whole
@@ -271,6 +271,10 @@ def order_files(
     last: list[Progress] = []
 
     def count(progress: Any) -> Counted | None:
+        if is_idle(progress):
+            # What was held still is: the end of the stream need not look it up.
+            last[:] = [replace(one, batch=int(progress["batchId"])) for one in last]
+            return Counted({})
         status = status_of(progress, checkpoint)
         if status is None:
             return None
@@ -298,7 +302,8 @@ def order_files(
             columns=table,
         )
         totals = run_query(spark, kept, query, once=once, every_s=every, stop=stop)
-        known = bool(last) and last[0].batch == totals.batch
+        # A micro-batch without rows calls only the buckets whose time is up.
+        known = bool(last) and last[0].batch == totals.batch and last[0].status.rows_in > 0
         status = last[0].status if known else sum_up_waiting(spark, checkpoint)
         counts = {kind: totals.counts.get(kind, 0) for kind in (*KINDS, BROKEN_LINES)}
         return StreamOutcome(

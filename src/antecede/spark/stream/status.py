@@ -49,7 +49,7 @@ from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Fou
 from antecede.watch.status import Status as Posted
 
 __all__ = [
-    "BOARD", "OBSERVED", "Cause", "Posting", "Progress", "Status", "Watch", "combine_statuses", "make_status",
+    "BOARD", "OBSERVED", "Cause", "Posting", "Progress", "Status", "Watch", "combine_statuses", "is_idle", "make_status",
     "observe_findings", "posting", "sort_causes", "status_of", "sum_up_waiting", "waiting",
 ]  # fmt: skip
 
@@ -150,6 +150,18 @@ def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -
     per = max(seconds, 0.001)
     out = status.delivered + status.late
     return Progress(str(progress["id"]), batch, status.rows_in / per, out / per, seconds, status)
+
+
+def is_idle(progress: Any) -> bool:
+    """Whether this was a micro-batch that called no bucket: nothing came, and for none the time was up.
+
+    An empty trigger is none: it reports the id of the micro-batch to come.
+
+    >>> idle = {"observedMetrics": {OBSERVED: {"status": []}}}
+    >>> is_idle({**idle, "durationMs": {"addBatch": 40}}), is_idle({**idle, "durationMs": {"latestOffset": 2}})
+    (True, False)
+    """
+    return "addBatch" in progress["durationMs"] and observed_metrics(progress, OBSERVED) == {"status": []}
 
 
 def observed_metrics(progress: Any, name: str) -> dict[str, Any] | None:
