@@ -78,7 +78,7 @@ def move_links(text: str, page: Path, pages: dict[Path, str]) -> str:
 
 
 def list_names(module: str, seen: dict[str, object]) -> str:
-    """A page for a module: all that its `__all__` names and no page before it has shown, under the module that defines it."""
+    """A page for a module: each name of its `__all__` under the module that defines it, but for what is `seen`."""
     found = importlib.import_module(module)
     homes = {
         alias.name: node.module

@@ -49,8 +49,8 @@ from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Fou
 from antecede.watch.status import Status as Posted
 
 __all__ = [
-    "BOARD", "OBSERVED", "Cause", "Posting", "Progress", "Status", "Watch", "combine_statuses", "is_idle", "make_status",
-    "observe_findings", "posting", "sort_causes", "status_of", "sum_up_waiting", "waiting",
+    "BOARD", "OBSERVED", "Cause", "Posting", "Progress", "Status", "Watch", "combine_statuses", "is_idle",
+    "make_status", "observe_findings", "posting", "sort_causes", "status_of", "sum_up_waiting", "waiting",
 ]  # fmt: skip
 
 OBSERVED: Final = "antecede"
@@ -355,8 +355,8 @@ def make_status(
     )
     if before is not None:
         # A micro-batch without rows calls no bucket: what they held, they hold.
-        kept = ("all_given_up", "all_late", "all_refused", "all_found", "found")
-        kept += ("held", "oldest_ms", "causes", "frontier")
+        sums = "all_given_up", "all_late", "all_refused", "all_found", "found"
+        kept = *sums, "held", "oldest_ms", "causes", "frontier"
         status = structs.replace(status, **{name: getattr(before, name) for name in kept})
     if told is not None:
         one = told.status
