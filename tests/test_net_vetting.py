@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice, product
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, WireError
 from antecede.link import Frame
 from antecede.model import View
 from antecede.process.core import Core
@@ -17,6 +22,7 @@ from antecede.process.views.leader import JOINERS
 from antecede.process.views.members import Joiner, Plan, Roll
 from antecede.process.views.notes import (
     MARK,
+    MEMORY_FACTOR,
     Ahead,
     Ask,
     Go,
@@ -31,6 +37,7 @@ from antecede.process.views.notes import (
     Stop,
     Stopped,
     Withdrawn,
+    decode_note,
     encode_note,
 )
 from antecede.wire.bundles import encode_bundle
@@ -287,3 +294,63 @@ def test_a_state_without_end_is_refused_and_whoever_waits_for_it_knows(monkeypat
     with pytest.raises(BadParameter, match="1001 bytes, and may return 1000"):
         pieces.check_state(bytes(1001))
     pieces.check_state(bytes(1000))
+
+
+# Memory
+
+HEAVY = "\u0101"
+"""One character that takes three bytes of MessagePack, and eighty of memory."""
+
+
+def name_many(count: int) -> list[str]:
+    """Different names, five bytes each."""
+    return ["".join(pair) for pair in islice(product(map(chr, range(0x80, 0x7FF)), repeat=2), count)]
+
+
+def describe(**fields: Any) -> dict[str, Any]:
+    empty = {
+        "number": 1,
+        "names": [],
+        "members": [],
+        "sent": [],
+        "groups": {},
+        "addresses": {},
+        "founders": 0,
+    }
+    return {**empty, **fields}
+
+
+DENSE: dict[str, Callable[[int], list[Any]]] = {
+    "names that leave": lambda size: [0, {"leave": [HEAVY] * (size // 3)}],
+    "groups of one that joins": lambda size: [
+        0,
+        {"join": [{"name": "", "address": "", "groups": [HEAVY] * (size // 3), "by": ""}]},
+    ],
+    "names that are cut": lambda size: [2, 1, [HEAVY] * (size // 3)],
+    "names that are withdrawn": lambda size: [11, [HEAVY] * (size // 3), 0],
+    "counts of a report": lambda size: [4, 1, dict.fromkeys(range(size // 6), 1), {}, 0],
+    "names of a view": lambda size: [
+        5,
+        describe(names=name_many(size // 6), sent=[0] * (size // 6), members=[]),
+    ],
+    "members of a view": lambda size: [5, describe(members=[-100] * (size // 2))],
+    "groups of a view": lambda size: [5, describe(groups={name: [] for name in name_many(size // 12)})],
+    "addresses of a view": lambda size: [
+        5,
+        describe(addresses=dict.fromkeys(name_many(size // 8), HEAVY)),
+    ],
+}
+
+
+@pytest.mark.parametrize("dense", DENSE)
+def test_a_note_takes_no_more_memory_than_is_stated(dense):
+    data = MARK + msgspec.msgpack.encode(DENSE[dense](4 << 20))
+    assert 1 << 20 < len(data) <= 5 << 20
+    tracemalloc.start()
+    try:
+        with suppress(WireError):
+            decode_note(data)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most <= MEMORY_FACTOR * len(data), f"{most / len(data):.1f} times its bytes"

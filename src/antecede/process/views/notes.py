@@ -3,11 +3,14 @@
 >>> roll = Roll.first(("a", "b"), {})
 >>> decode_note(encode_note(Install(roll))) == Install(roll)
 True
+
+Memory: decoding a note takes at most `MEMORY_FACTOR` times its bytes. The densest thing that a note can say is a name
+of one character that is not Latin: three bytes, and eighty in memory.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +19,7 @@ from antecede.errors import WireError
 from antecede.process.views.members import HIGHEST, Plan, Roll
 
 __all__ = [
+    "MEMORY_FACTOR",
     "Ahead",
     "AnyNote",
     "Ask",
@@ -39,6 +43,7 @@ __all__ = [
 
 MARK = b"\0"
 """What a note begins with, and no bundle of packets."""
+MEMORY_FACTOR: Final = 40
 
 
 class Note(Struct, frozen=True, array_like=True):
