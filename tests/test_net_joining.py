@@ -327,7 +327,7 @@ def test_one_whose_sponsor_died_before_it_gave_a_state_is_told_so_and_may_join_a
             await kill(b)
             await c.remove("b")
             with pytest.raises(
-                NotMember, match="whoever was to give it its state was removed: remove it too"
+                NotMember, match="the member that was to give it its state was removed: remove it too"
             ):
                 await orphan.receive()
             assert not orphan.status().up

@@ -331,7 +331,7 @@ def test_case_iv_takes_its_state_from_the_last_that_failed():
         (
             shapes.diamond().fail("d1"),
             {"name": "d1", "links": ["n1"]},
-            "d1 cannot join: the name is taken, and whoever comes back is a new vertex with a new name",
+            "d1 cannot join: the name is taken: a vertex that comes back needs a new name",
         ),
         (
             shapes.diamond().fail("d1"),

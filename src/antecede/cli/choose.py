@@ -47,7 +47,7 @@ def choose(
     """Say which protocol to take, from runs of every candidate on your own processes, load and network.
 
     Without --faults, each candidate also runs while one process stands still. docs/protocols-compared.md has the
-    questions to ask besides.
+    further questions to ask.
     """
     from antecede.protocols import PROTOCOLS
     from antecede.sim import RunSpec

@@ -58,7 +58,7 @@ def ingest(
     master: Master = None,
     remote: Remote = None,
 ) -> None:
-    """Read logs of other programs, keep what cannot be read, and say whether their clocks agree.
+    """Read logs and spans of other programs, list the lines that cannot be read, and say whether clocks agree.
 
     Exit code 0: all was read, and the clocks are consistent. 1: lines were rejected, or clocks are not. The answer is
     unknown, with exit code 0, if the log has neither messages nor clocks.

@@ -23,7 +23,7 @@ def keys(
 ) -> None:
     """Make certificates by which nodes prove their names, and the authority that signs them.
 
-    What is there already is left as it is.
+    Files that are there already stay as they are.
     """
     if directory.exists() and not directory.is_dir():
         raise BadParameter("keys", f"{directory} is a file: give a directory")

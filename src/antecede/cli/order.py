@@ -78,7 +78,7 @@ def order(
 ) -> None:
     """Put events in causal order, each with its position and what it waits for.
 
-    Exit code 0: nothing is missing. 1: some wait for others that are not there, or a partition has no order.
+    Exit code 0: nothing is missing. 1: some wait for causes that are missing, or a partition has no order.
     docs/ordering.md explains what comes out, docs/stream.md the same for a stream.
     """
     columns: dict[str, Any] = {

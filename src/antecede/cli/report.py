@@ -35,7 +35,7 @@ def report(
 ) -> None:
     """Show verdicts, prices and space-time diagrams as one HTML page that needs nothing else.
 
-    What a directory of results does not hold yet, findings and measures, is computed. docs/report.md explains the page.
+    Findings and measures that a directory of results lacks are computed now. docs/report.md explains the page.
     """
     started = time.perf_counter()
     refuse_file(out)

@@ -135,9 +135,9 @@ def soak(
     shrink_: bool = flag("Look for a shorter run that fails in the same way.", "--shrink"),
     as_json: Json = False,
 ) -> None:
-    """Draw protocol, topology, network, faults and workload from a seed, run, check; again and again.
+    """Draw runs from a seed and check each: protocol, topology, network, faults and workload differ every time.
 
-    Stops when told to (Ctrl-C, --seconds, --deliveries, --runs), or after ten failing runs. Each failing run is
+    Stops at Ctrl-C, after --seconds, --deliveries or --runs, or after ten failing runs. Each failing run is
     printed as the command line that repeats it.
     """
     from antecede.protocols import PROTOCOLS

@@ -41,7 +41,7 @@ def sweep(
     master: Master = None,
     remote: Remote = None,
 ) -> None:
-    """Make every run of an experiment: a line of OUT/results.jsonl each, and its events in OUT/trace.
+    """Make every run of an experiment: its result becomes a line of OUT/results.jsonl, its events go to OUT/trace.
 
     The same command again continues an interrupted sweep, and repeats what failed; with or without --local, the files
     are the same. docs/experiments.md explains them.

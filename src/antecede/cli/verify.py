@@ -79,7 +79,7 @@ def verify(
     master: options.Master = None,
     remote: options.Remote = None,
 ) -> None:
-    """Say of every run of a trace whether causal order was kept, and show what broke it; or of consumers of events.
+    """Say whether every run of a trace, or every consumer of events, kept causal order, and show what broke it.
 
     Exit code 0: yes, or not known to be broken. 1: no. docs/verification.md explains findings and cost.
     """

@@ -55,9 +55,7 @@ def add_vertex(
     witness: bool,
 ) -> Join:
     if name in topology.names:
-        raise bad(
-            f"{name} cannot join: the name is taken, and whoever comes back is a new vertex with a new name"
-        )
+        raise bad(f"{name} cannot join: the name is taken: a vertex that comes back needs a new name")
     linked = [topology.id(n) for n in links]
     for vertex in linked:
         if vertex in topology.dead:

@@ -272,7 +272,7 @@ class Mesh:
                         # Whoever let it in could dial it, perhaps, and we cannot: no reason to stop.
                         log.warning("%s cannot dial %s: %s", self.host.name, peer.name, error)
         if core.changing.orphaned:
-            why = "joined, and whoever was to give it its state was removed: remove it too, and join anew"
+            why = "joined, and the member that was to give it its state was removed: remove it too, and join anew"
             self.host.fail(NotMember(self.host.name, why))
 
     def _dial_all(self) -> None:

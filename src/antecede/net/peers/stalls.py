@@ -88,7 +88,7 @@ class Stalls:
         for what, words in found.items():
             if words == self._before.get(what) != self._logged.get(what):
                 self._logged[what] = words
-                log.warning("%s: %s; remove whoever will not come back", self._host.name, words)
+                log.warning("%s: %s; remove those that will not come back", self._host.name, words)
         self._before = found
         self._logged = {what: words for what, words in self._logged.items() if what in found}
         return bool(found)
