@@ -61,10 +61,10 @@ def _counting(counts: Counter[str], bytecodes: bool) -> Iterator[None]:
 
     append = Journal.append
 
-    def count_group(self: Journal, inputs: Sequence[Input], snapshot: dict[str, Any] | None = None) -> None:
+    def count_group(self: Journal, inputs: Sequence[Input], *more: Any) -> None:
         counts["groups"] += 1
         counts["inputs"] += len(inputs)
-        append(self, inputs, snapshot)
+        append(self, inputs, *more)
 
     with ExitStack() as stack:
         if bytecodes:
