@@ -56,11 +56,11 @@ def write_groups(journal: Watched, sizes: Sequence[int], took_ns: Callable[[int]
     async def main() -> None:
         with ThreadPoolExecutor(1) as thread:
             commits = Commits(journal, thread, clock, (4096, 64 << 20), lambda out: None, Signal())
-            running = asyncio.ensure_future(commits.run(lambda: False, dict))
-            for size in sizes:
-                await commits.wait(commits.write(Send((1,), bytes(size)), size))
-            commits.end()
-            await running
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(commits.run(lambda: False, dict))
+                for size in sizes:
+                    await commits.wait(commits.write(Send((1,), bytes(size)), size))
+                commits.end()
 
     asyncio.run(main())
     return journal.by_loop
