@@ -277,8 +277,8 @@ def test_one_that_joined_and_never_came_is_removed_by_the_member_that_it_asked(a
             while not (found := [one for one in c.waiting() if one.where == "joining"]):
                 await asyncio.sleep(0)
             [held] = found
-            told = "nobody else joins or leaves until it is, or is removed"
-            assert (held.sender, held.reason) == ("d", f"it joined by {asked} and was never heard: {told}")
+            told = "nobody else joins or leaves until it connects or is removed"
+            assert (held.sender, held.reason) == ("d", f"it joined by {asked} and never connected: {told}")
             while not all(node.members == ("a", "b", "c") for node in (a, b, c)):
                 await asyncio.sleep(0.01)
             while any(node.waiting() for node in (a, b, c)):
@@ -287,7 +287,7 @@ def test_one_that_joined_and_never_came_is_removed_by_the_member_that_it_asked(a
                 assert e.members == ("a", "b", "c", "e")
 
     asyncio.run(main())
-    assert f"{asked} has d removed, which joined and was never heard" in caplog.text
+    assert f"{asked} removes d, which joined and never connected" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["comes back", "is removed"])

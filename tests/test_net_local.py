@@ -82,7 +82,7 @@ def test_what_a_client_leaves_the_next_one_gets_again_first(tmp_path):
                 assert (await second.hear())["ref"] == text
             assert [(await first.hear())["text"] for _ in range(2)] == ["one", "two"]
             second.ask(do="receive")
-            assert "one client receives already" in (await second.hear())["reason"]
+            assert "another client receives" in (await second.hear())["reason"]
             first.ask(do="ack", sender="a", number=1)
             first.ask(do="status")
             assert (await first.hear())["sent"] == 2
@@ -96,7 +96,7 @@ def test_what_a_client_leaves_the_next_one_gets_again_first(tmp_path):
             later = [event, await second.hear()]
             assert [(one["text"], one["again"]) for one in later] == [("two", True), ("three", True)]
             second.ask(do="ack", sender="a", number=1)
-            assert "not handed over, or is acknowledged" in (await second.hear())["reason"]
+            assert "waits for no acknowledgement here" in (await second.hear())["reason"]
             second.go()
 
     asyncio.run(main())
@@ -158,14 +158,14 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, monkeypatch):
         async with serve_node(tmp_path / "s"):
             client, other = await Client.at(tmp_path / "s"), await Client.at(tmp_path / "s")
             third = await asyncio.open_unix_connection(tmp_path / "s")
-            assert "2 clients are here already" in (await Client(*third).hear())["reason"]
+            assert "the socket has 2 clients" in (await Client(*third).hear())["reason"]
             third[1].close()
             client.writer.write(b'{"do":"send","to":"a","text":"\xff"}\nno json\n\n{"do": "dance"}\n')
             deep = b"[" * 30_000 + b"]" * 30_000
             client.writer.write(b'{"x":' + deep + b',"do":"status"}\n{"do":' + deep + b"}\n")
             assert [(await client.hear())["event"] for _ in range(5)] == ["refused"] * 5
             client.writer.write(b"x" * (LONGEST + 1) + b"\n")
-            assert "a line of more than" in (await client.hear())["reason"]
+            assert "the line has more than" in (await client.hear())["reason"]
             assert await client.read_to_end() == ["closed"]
             other.ask(do="waiting")
             assert await other.hear() == {"event": "waiting", "held": [], "missing": []}

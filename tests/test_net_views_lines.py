@@ -27,7 +27,7 @@ def test_programs_join_with_a_state_leave_and_remove(tmp_path):
         view = ann.hear("view")
         assert (view["members"], view["joined"], view["lost"]) == (["ann", "bob", "eve"], ["eve"], [])
         ann.ask(do="state", text="again")
-        assert ann.hear("refused")["reason"] == "no state was wanted"
+        assert ann.hear("refused")["reason"] == "no node waits for a state now"
         assert eve.hear("ready")["address"] == addresses["eve"]
         state = eve.hear("state")
         assert (state["sender"], state["number"], state["text"]) == ("ann", 0, "Tea? was asked")

@@ -447,7 +447,7 @@ class Node(Observed):
         if len(core.taken) >= settings.unacknowledged or core.taken_bytes >= settings.unacknowledged_bytes:
             if not self._full:
                 log.warning(
-                    "%s hands over no more messages: %d messages, %d bytes, are not acknowledged",
+                    "%s hands over no more messages until the application acknowledges some of %d messages, %d bytes",
                     self.name,
                     len(core.taken),
                     core.taken_bytes,

@@ -94,7 +94,7 @@ class StreamFiles(Struct, frozen=True):
         names = visible_files(spark, self.path)
         if not names:
             raise BadParameter(
-                command, f"{self.path} is empty: put a first file there, which tells the columns"
+                command, f"{self.path} is empty: put a first file there, whose columns the query takes"
             )
         return describe_files(spark, self.path, names, self.vector)
 

@@ -163,9 +163,9 @@ class Joins:
         since = {name: self._unheard.get(name, now) for name in mine}
         for name in since:
             if name not in self._unheard:
-                log.info("%s: %s joined, and has not been heard yet", host.name, name)
+                log.info("%s: %s joined, and has not connected yet", host.name, name)
             elif now - since[name] >= VOUCH * self._settings.dead_s:
-                log.warning("%s has %s removed, which joined and was never heard", host.name, name)
+                log.warning("%s removes %s, which joined and never connected", host.name, name)
                 since[name] = now
                 host.happen(Propose(Plan(remove=(name,))))
         self._unheard = since

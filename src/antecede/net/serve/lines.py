@@ -271,7 +271,7 @@ class Lines:
         error = None if task.cancelled() else task.exception()
         # A client that has gone, or a node that has failed, is told elsewhere.
         if error is not None and not isinstance(error, OSError | AntecedeError):
-            log.error("%s cannot do what a client asks", self.node.name, exc_info=error)
+            log.error("%s failed on the request of a client", self.node.name, exc_info=error)
 
     async def run(self) -> None:
         """Greet, and hand over until the node is closed. Raises what made it fail."""
@@ -313,7 +313,7 @@ class Lines:
                 await self._sends.put(asked)
             case AckLine(sender=sender, number=number):
                 if not self._desk.acknowledge(sender, number):
-                    await self.refuse(f"message {number} of {sender} was not handed over, or is acknowledged")
+                    await self.refuse(f"message {number} of {sender} waits for no acknowledgement here")
             case ReceiveLine():
                 await self._receive()
             case LeaveLine():
@@ -322,7 +322,7 @@ class Lines:
                 self._start(self.node.remove(name), {"event": "removed", "name": name})
             case StateLine():
                 if not self._desk.give(asked.state):
-                    await self.refuse("no state was wanted")
+                    await self.refuse("no node waits for a state now")
             case WaitingLine():
                 held = [msgspec.to_builtins(one) for one in self.node.waiting()]
                 missing = [msgspec.to_builtins(one) for one in self.node.missing()]
@@ -348,7 +348,7 @@ class Lines:
 
     async def _receive(self) -> None:
         if self._desk.taken:
-            await self.refuse("one client receives already: one at a time")
+            await self.refuse("another client receives: only one can at a time")
         else:
             self._receiving = self._run(self._desk.hand_over(self._say))
             # It begins, so that nobody else can.

@@ -104,7 +104,7 @@ class Local:
             # Cancelled is how it ends when the node does.
             with suppress(OSError, asyncio.CancelledError):
                 if len(self._clients) > AT_A_TIME:
-                    await lines.refuse(f"{AT_A_TIME} clients are here already")
+                    await lines.refuse(f"the socket has {AT_A_TIME} clients, its most: close one first")
                 else:
                     await say(ready(self._node))
                     await self._listen(reader, lines)
@@ -123,6 +123,6 @@ class Local:
                     await lines.request(line)
         except ValueError:
             # What is too long is no request, and where the next one begins cannot be known.
-            await lines.refuse(f"a line of more than {LONGEST} bytes")
+            await lines.refuse(f"the line has more than {LONGEST} bytes: send less in one request")
             return
         await lines.finish()

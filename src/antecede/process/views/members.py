@@ -119,20 +119,20 @@ class Roll(Struct, frozen=True):
     def __post_init__(self) -> None:
         size, members = len(self.names), set(self.members)
         if len(set(self.names)) != size or len(self.sent) != size or not 0 <= self.founders <= size:
-            raise ValueError("a roll that names a process twice, or counts others than it names")
+            raise ValueError("the member list names a process twice, or counts messages of processes that it does not name")
         if list(self.members) != sorted(members) or not members <= set(range(size)):
-            raise ValueError("a roll with members that it does not name, or out of order")
+            raise ValueError("the member list has members without a name, or not in order")
         if any(not members.issuperset(some) for some in (self.donors, *self.groups.values())):
-            raise ValueError("a roll with others than members in its groups, or joining")
+            raise ValueError("the member list has processes in groups or joining that are no members")
         if not (members - set(self.donors)).issuperset(self.donors.values()):
-            raise ValueError("a roll whose donors are no members, or join themselves")
+            raise ValueError("the member list has donors that are no members, or that join")
         gone = {*self.left, *self.removed}
         if not gone <= set(range(size)) - members or len(gone) != len(self.left) + len(self.removed):
-            raise ValueError("a roll without others than were members, or without one twice")
+            raise ValueError("the member list removes a member twice, or a process that was no member")
         if self.topology is not None and self.topology.names != self.names:
-            raise ValueError("a roll with a topology of others")
+            raise ValueError("the member list has a topology of other processes")
         if not all(0 <= number < HIGHEST for number in (self.number, *self.sent)):
-            raise ValueError("a roll with numbers that nobody can count to")
+            raise ValueError("the member list has numbers that are negative or too large")
 
     @classmethod
     def first(cls, names: tuple[str, ...], groups: Mapping[str, Iterable[str]]) -> Roll:

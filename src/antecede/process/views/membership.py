@@ -248,7 +248,7 @@ class Membership(Leader):
             case Resume(round):
                 self._resume(source, round)
             case State() | Handed():
-                raise AssertionError("the state of one that joins is not for its membership")
+                raise AssertionError("a state for a joining node reached the membership")
             case _:
                 assert_never(note)
 

@@ -78,6 +78,6 @@ def check_state(state: object) -> None:
     if len(state) > STATE_BYTES:
         raise BadParameter(
             "node",
-            f"state() returned {len(state)} bytes, and may return {STATE_BYTES}: give a place "
-            "where one that joins finds the rest",
+            f"state() returned {len(state)} bytes, and may return {STATE_BYTES}: return a "
+            "reference, such as a URL, to the rest",
         )

@@ -112,7 +112,7 @@ class Routes:
             try:
                 decode_handover(whole)
             except BadParameter as error:
-                raise BadFrame(f"a member told what none can know: {error}") from None
+                raise BadFrame(f"a member sent a history that cannot be: {error}") from None
             self.adopt_handed()
 
     def adopt_handed(self) -> None:
@@ -123,7 +123,7 @@ class Routes:
         try:
             self.adopt([whole for _, whole in sorted(told.items())])
         except BadParameter as error:
-            raise BadFrame(f"members told what none can know: {error}") from None
+            raise BadFrame(f"members sent histories that cannot be: {error}") from None
 
     def adopt(self, states: Sequence[bytes]) -> None:
         self._core.follow(self._machine.adopt([decode_handover(state) for state in states]))

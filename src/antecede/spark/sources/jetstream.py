@@ -359,7 +359,7 @@ class Broker:
                     sequence, counted, time_ns, left = _place(message.reply)
                     count += 1
                     if counted != count:
-                        raise Away(f"delivery {counted} came where {count} was due")
+                        raise Away(f"the server sent delivery {counted}, and {count} was next")
                     if sequence < end:
                         part.append(Stored(sequence, message.subject, time_ns, message.data))
                     at = sequence + 1
@@ -422,7 +422,7 @@ class Pull:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._done.wait(), RETRY_S)
         if not self._came:
-            raise Away("there is no message, where some were left")
+            raise Away("the server sent none of the messages that it counts")
         return self._came
 
     async def take(self, message: Any) -> None:
