@@ -277,7 +277,7 @@ def test_one_that_joined_and_never_came_is_removed_by_the_member_that_it_asked(a
             while not (found := [one for one in c.waiting() if one.where == "joining"]):
                 await asyncio.sleep(0)
             [held] = found
-            told = "nobody else joins or leaves until it connects or is removed"
+            told = "nobody else joins or leaves until it does, or is removed"
             assert (held.sender, held.reason) == ("d", f"it joined by {asked} and never connected: {told}")
             while not all(node.members == ("a", "b", "c") for node in (a, b, c)):
                 await asyncio.sleep(0.01)

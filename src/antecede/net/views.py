@@ -182,10 +182,14 @@ class Member:
         self._known.clear()
         self._easy.clear()
         for lost in change.lost:
-            log.warning("%s: view %d begins without %s, which is lost", self.name, change.number, lost.description)
+            log.warning(
+                "%s: view %d begins without %s, which is lost", self.name, change.number, lost.description
+            )
         if change.unordered:
             told = ", ".join(f"{sender}.{number}" for sender, number in change.unordered)
-            log.warning("%s: messages %s have no known causal order: those that linked them are lost", self.name, told)
+            log.warning(
+                "%s: messages %s have no known causal order: those that linked them are lost", self.name, told
+            )
 
     def _check_outside_callback(self, call: str) -> None:
         """Refuse what would wait for the callback that waits for it."""

@@ -74,7 +74,7 @@ class Stalls:
             reason = "it joined by this node, whose application has not come to that, and gives the state it waits for"
             held.append(Held(changing.roll.names[place], 0, (), "joining", reason, None))
         for name, by in changing.membership.list_unheard().items():
-            reason = f"it joined by {by} and never connected: nobody else joins or leaves until it connects or is removed"
+            reason = f"it joined by {by} and never connected: nobody else joins or leaves until it does, or is removed"
             held.append(Held(name, 0, (), "joining", reason, None))
         progress = self.progress()
         if progress is not None and progress.awaits:

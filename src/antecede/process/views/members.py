@@ -119,7 +119,7 @@ class Roll(Struct, frozen=True):
     def __post_init__(self) -> None:
         size, members = len(self.names), set(self.members)
         if len(set(self.names)) != size or len(self.sent) != size or not 0 <= self.founders <= size:
-            raise ValueError("the member list names a process twice, or counts messages of processes that it does not name")
+            raise ValueError("the member list names a process twice, or counts messages of unnamed processes")
         if list(self.members) != sorted(members) or not members <= set(range(size)):
             raise ValueError("the member list has members without a name, or not in order")
         if any(not members.issuperset(some) for some in (self.donors, *self.groups.values())):

@@ -190,7 +190,8 @@ def refuse_told_names(partition_by: Sequence[str], told: Sequence[str]) -> None:
     for name in partition_by:
         if name.lower() in told:
             raise BadParameter(
-                "order", f"partition_by cannot be {name}: the table of missing causes has a column of that name"
+                "order",
+                f"partition_by cannot be {name}: the table of missing causes has a column of that name",
             )
 
 
