@@ -105,7 +105,7 @@ def test_a_request_that_cannot_be_is_refused(pair):
         ({"do": "send", "to": "bob"}, "text or base64"),
         ({"do": "send", "to": [], "text": "x"}, "nobody"),
         ({"do": "dance"}, "dance"),
-        ({"do": "ack", "sender": "bob", "number": 9}, "message 9 of bob was not handed over"),
+        ({"do": "ack", "sender": "bob", "number": 9}, "message 9 of bob waits for no acknowledgement"),
     ]
     for request, reason in cases:
         ann.ask(**request)

@@ -400,7 +400,7 @@ def test_what_is_taken_and_not_acknowledged_is_limited_in_bytes(tmp_path, caplog
             await waiting
 
     asyncio.run(main())
-    assert "2 messages, 1200 bytes, are not acknowledged" in caplog.text
+    assert "acknowledges some of 2 messages, 1200 bytes" in caplog.text
 
 
 def find_crowded(*objects: object) -> dict[str, int]:
