@@ -28,6 +28,7 @@ from antecede.verification import (
     TooManySymbols,
     TooMuchInFlight,
     combine,
+    proofs,
     verify_chunks,
 )
 from tests.spark.verification_runs import cut, find_by_oracle, list_findings, random_run, rows_of
@@ -81,6 +82,21 @@ def test_equals_the_oracle_however_it_is_cut(seed: int) -> None:
     events = random_run(seed)
     for chunks in (1, 2, random.Random(seed).randint(3, 64)):
         agree(events, *verify_in_chunks(events, chunks, seed))
+
+
+@pytest.mark.parametrize("seed", range(3000, 3030))
+def test_proofs_are_the_same_however_much_is_held_and_followed_at_a_time(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TOGETHER": 20, "GROUPS": 2, "TARGETS": 3}.items():
+        monkeypatch.setattr(proofs, name, value)
+    events = random_run(seed, most_events=400)
+    rows = rows_of(events)
+    few = [rows.take(np.arange(at, min(at + 7, len(rows)))) for at in range(0, len(rows), 7)]
+    for size in (1, 5, len(few) + 1):
+        chunks = [few[at : at + size] for at in range(0, len(few), size)] or [[]]
+        found = verify_chunks([lambda part=part: part for part in chunks], count_processes(events))  # type: ignore[misc]
+        agree(events, *found)
 
 
 @pytest.mark.parametrize("seed", range(1000, 1015))

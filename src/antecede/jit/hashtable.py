@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from antecede.jit import inlined, native
 
 __all__ = [
-    "EMPTY", "find", "grown", "insert", "is_full", "new_table", "rehash", "remove", "table_of", "value_at",
+    "EMPTY", "find", "grown", "insert", "is_full", "look_up", "new_table", "rehash", "remove", "table_of", "value_at",
 ]  # fmt: skip
 
 Array: TypeAlias = NDArray[Any]
@@ -136,3 +136,16 @@ def table_of(sender: Array, number: Array) -> Array:
     table = new_table(len(sender))
     fill(table, np.ascontiguousarray(sender, np.int32), np.ascontiguousarray(number, np.int64))
     return table
+
+
+def look_up(table: Array, sender: Array, number: Array) -> Array:
+    """The values of identities, or EMPTY."""
+    values = np.empty(len(sender), np.int64)
+    read(table, np.ascontiguousarray(sender, np.int32), np.ascontiguousarray(number, np.int64), values)
+    return values
+
+
+@native
+def read(table, sender, number, values):  # type: ignore[no-untyped-def]
+    for row in range(len(sender)):
+        values[row] = value_at(table, find(table, sender[row], number[row]))

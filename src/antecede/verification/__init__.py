@@ -16,7 +16,7 @@ and finds what is wrong with messages of these senders. Each block goes through 
 were the only one.
 
 Modules, from the rows upwards
-  state, kernel, chains   the arrays of a scan, and its native functions
+  state, kernel           the arrays of a scan, and its native functions
   chunk                   `Scan`, and the summary of what it tells of a chunk
   boundaries, combine     chunk after chunk, with the true clocks between them
   proofs, unknown_sends   what the questions are about

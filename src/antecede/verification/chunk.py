@@ -1,12 +1,11 @@
 """A scan of one chunk: what it decides, and the summary of what it does not.
 
-`Scanner` drives the kernel: it hands it rows, gives it room when it asks, and says what is wrong when something is.
+`Scan` drives the kernel: it hands it rows, gives it room when it asks, and says what is wrong when something is.
 
 Memory. A scan of n processes holds n² counters of 4 bytes, and a slab for each message in flight at the same time: 64
 bytes, n counters, a bit for each symbol, two for each process. Arrays double when they are full. All of it together
-stays within `memory`, or the scan ends with `TooMuchInFlight`. In a block of origins, rows are as wide as the block. A
-message whose news is followed takes 21 n bytes more. Counters take 8 bytes from where a process could have sent more
-than 4 bytes count.
+stays within `memory`, or the scan ends with `TooMuchInFlight`. In a block of origins, rows are as wide as the block.
+Counters take 8 bytes from where a process could have sent more than 4 bytes count.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from antecede.jit.hashtable import grown as grown_table
 from antecede.jit.hashtable import table_of
 from antecede.trace.columns import Rows
 from antecede.verification import state as fields
-from antecede.verification.chains import more_watched, new_watched
 from antecede.verification.findings import (
     DUPLICATE,
     UNADDRESSED,
@@ -40,7 +38,6 @@ from antecede.verification.kernel import (
     MORE_SLABS,
     MORE_SYMBOLS,
     MORE_TABLE,
-    MORE_WATCHED,
     SECOND_SEND,
     WRONG_SENDER,
     scan,
@@ -48,14 +45,13 @@ from antecede.verification.kernel import (
 from antecede.verification.state import (
     Columns,
     State,
-    Watched,
     grown,
     new_state,
     pad_lanes,
     words_for,
 )
 
-__all__ = ["MEMORY", "Part", "Scan", "Scanner", "Summary", "TooManySymbols", "TooMuchInFlight", "columns_of"]
+__all__ = ["MEMORY", "Part", "Scan", "Summary", "TooManySymbols", "TooMuchInFlight", "columns_of"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -127,7 +123,8 @@ class Part:
     findings: Findings
     """Decided here: duplicates and unaddressed deliveries."""
     overtaken: Array
-    """For each violation decided here, which row sent its message: for a `ProofScan` over the same rows."""
+    """Violations decided here, for a `ProofScan` over the same rows: process, sender, number, index, position, and that
+    of the send."""
     past: int = 0
     """Pairs of messages of which the first happened before the second, if the scan counts chains ..."""
     longest: int = 0
@@ -159,11 +156,25 @@ class TooMuchInFlight(Exception):
         super().__init__(f"{wanted} bytes for messages in flight, of {allowed} allowed")
 
 
-class Scanner:
-    """One reading of a chunk, in order."""
+class Scan:
+    """Reads the rows of one chunk of a run, in order.
+
+    n: how many processes there are. first: nothing precedes this chunk.
+    block: only these origins' clock entries, from low up to and without high; needs `first`, and the whole run.
+    keep: messages never to forget, see the package. chains: count them, too, which needs `first`.
+    symbols, memory: how many messages may cross, bytes allowed.
+    """
 
     def __init__(
-        self, n: int, first: bool, block: tuple[int, int] | None, keep: Ids | None, symbols: int, memory: int
+        self,
+        n: int,
+        first: bool = False,
+        *,
+        block: tuple[int, int] | None = None,
+        keep: Ids | None = None,
+        chains: bool = False,
+        symbols: int = MOST_SYMBOLS,
+        memory: int = MEMORY,
     ) -> None:
         assert block is None or first, "a block of origins takes the whole run"
         self.n, self.block, self.first, self.past = n, block, first, 0
@@ -171,9 +182,8 @@ class Scanner:
         capacity = pad_lanes(n)
         width = pad_lanes(block[1] - block[0]) if block else capacity
         self.state: State = new_state(capacity, width, 0 if first else 64)
-        self.watched: Watched = new_watched(0, 0, np.zeros((0, 2)), 0)
         self.counts[fields.FREE] = len(self.state.free)
-        self.counts[fields.FIRST] = first
+        self.counts[fields.FIRST], self.counts[fields.COUNTING] = first, chains
         self.counts[fields.LOW], self.counts[fields.HIGH] = block or (0, capacity)
         self.counts[fields.PROCESS_WORDS] = words_for(capacity)
         if not first:
@@ -188,12 +198,6 @@ class Scanner:
     def counts(self) -> Array:
         return self.state.counts
 
-    def watch(self, watched: Watched) -> None:
-        """Follow the news of some messages, too."""
-        self.watched = watched
-        self.counts[fields.WATCHING] = 1
-        self._allow()
-
     def feed(self, rows: Rows) -> None:
         """Raises `Impossible`, `TooManySymbols`, `TooMuchInFlight`."""
         columns = columns_of(rows)
@@ -202,7 +206,7 @@ class Scanner:
         if int(self.state.sends.max(initial=0)) + len(rows) > NARROW:
             self._count_wide()
         row = 0
-        while (row := scan(columns, row, self.state, self.watched)) < len(rows):
+        while (row := scan(columns, row, self.state)) < len(rows):
             self._serve(int(self.counts[fields.STATUS]), columns, row)
         self.counts[fields.POSITION] += len(rows)
         # A Python integer: the sum over all messages of a long run may not fit into 64 bits.
@@ -219,7 +223,6 @@ class Scanner:
             MORE_RECORDS: self._more_records,
             MORE_SYMBOLS: self._more_symbols,
             MORE_DEFERRED: self._grow_deferred,
-            MORE_WATCHED: self._grow_watched,
         }
         more[status]()
 
@@ -230,21 +233,10 @@ class Scanner:
         self.state = self.state._replace(
             **{name: getattr(self.state, name).astype(np.int64) for name in names}
         )
-        self.watched = self.watched._replace(newest=self.watched.newest.astype(np.int64))
-
-    def reserve(self, messages: int) -> None:
-        """Before anything is read: room for so many in flight."""
-        while len(self.state.free) <= messages:
-            self.counts[fields.FREE] = 0
-            self._more_slabs()
-            self.state.free[:] = np.arange(len(self.state.free))[::-1]
-            self.counts[fields.FREE] = len(self.state.free)
-        while len(self.state.table) <= 4 * messages:
-            self._more_table()
 
     def _allow(self, **wanted: int) -> None:
         """Refuse to grow these arrays to so many bytes, if with all others that is too much."""
-        held = {**self.watched._asdict(), **self.state._asdict()}
+        held = self.state._asdict()
         total = sum(array.nbytes for name, array in held.items() if name not in wanted) + sum(wanted.values())
         if total > self.memory:
             raise TooMuchInFlight(total, self.memory)
@@ -284,9 +276,15 @@ class Scanner:
             deferred_marks=(len(state.deferred_marks), bits),
         )
 
-    def _grow_watched(self) -> None:
-        self.watched = more_watched(self.watched)
-        self._allow()
+    def finish(self) -> Part:
+        records = self.state.records[: self.counts[fields.RECORDS]]
+        plain = []
+        for kind in (DUPLICATE, UNADDRESSED):
+            _, process, sender, number, index, *_ = records[records[:, 0] == kind].T
+            plain.append(Findings.plain(kind, process, sender, number, index))
+        overtaken = records[records[:, 0] == VIOLATION, 1:]
+        longest = int(self.counts[fields.LONGEST])
+        return Part(summarise(self), Findings.concatenate(plain), overtaken, self.past, longest)
 
 
 def columns_of(rows: Rows) -> Columns:
@@ -311,44 +309,10 @@ def _frozen(column: Array) -> Array:
     return column
 
 
-class Scan(Scanner):
-    """Reads the rows of one chunk of a run, in order.
-
-    n: how many processes there are. first: nothing precedes this chunk.
-    block: only these origins' clock entries, from low up to and without high; needs `first`, and the whole run.
-    keep: messages never to forget, see the package. chains: count them, too, which needs `first`.
-    symbols, memory: how many messages may cross, bytes allowed.
-    """
-
-    def __init__(
-        self,
-        n: int,
-        first: bool = False,
-        *,
-        block: tuple[int, int] | None = None,
-        keep: Ids | None = None,
-        chains: bool = False,
-        symbols: int = MOST_SYMBOLS,
-        memory: int = MEMORY,
-    ) -> None:
-        super().__init__(n, first, block, keep, symbols, memory)
-        self.counts[fields.COUNTING] = chains
-
-    def finish(self) -> Part:
-        records = self.state.records[: self.counts[fields.RECORDS]]
-        plain = []
-        for kind in (DUPLICATE, UNADDRESSED):
-            _, process, sender, number, index, _ = records[records[:, 0] == kind].T
-            plain.append(Findings.plain(kind, process, sender, number, index))
-        overtaken = records[records[:, 0] == VIOLATION, 5]
-        longest = int(self.counts[fields.LONGEST])
-        return Part(summarise(self), Findings.concatenate(plain), overtaken, self.past, longest)
-
-
 # The summary
 
 
-def summarise(scanner: Scanner) -> Summary:
+def summarise(scanner: Scan) -> Summary:
     """The summary of a scan that has read all of its chunk."""
     state, counts, n = scanner.state, scanner.counts, scanner.n
     low, high = scanner.block or (0, n)
@@ -378,11 +342,11 @@ def summarise(scanner: Scanner) -> Summary:
         deferred=state.deferred[:deferred],
         deferred_heard=deferred_heard,
         deferred_marks=deferred_marks,
-        late=records[records[:, 0] == LATE, 1:],
+        late=records[records[:, 0] == LATE, 1:6],
     )
 
 
-def _in_flight(scanner: Scanner) -> Array:
+def _in_flight(scanner: Scan) -> Array:
     """The slabs in use, in the order of sends."""
     state = scanner.state
     used = np.ones(len(state.free), bool)
@@ -392,7 +356,7 @@ def _in_flight(scanner: Scanner) -> Array:
     return ordered
 
 
-def _halves(scanner: Scanner, marks: Array) -> tuple[Array, Array]:
+def _halves(scanner: Scan, marks: Array) -> tuple[Array, Array]:
     """Bits of processes, bits of crossing messages: only the words in use."""
     if scanner.first:
         return np.zeros((len(marks), fields.words_for(scanner.n)), np.uint64), marks[:, :0]

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antecede.blob import unpack
 from antecede.verification.boundaries import REPEATED, STRANGE, Boundary, Walk
 from antecede.verification.chunk import Summary
 from antecede.verification.findings import DUPLICATE, UNADDRESSED, UNDELIVERED, Findings, Ids
@@ -69,15 +70,13 @@ class Outcome:
 
     def join(self, trails: Mapping[int, bytes]) -> Findings:
         """Violations and FIFO breaks with their proofs, from what each `NewsScan.finish()` gave."""
-        return prove(self._late, trails)
+        return prove(self._late, {chunk: unpack("trail found", data) for chunk, data in trails.items()})
 
 
-def combine(
-    summaries: Sequence[Summary], found: Sequence[Found] | None = None, keep: Ids | None = None
-) -> Outcome:
+def combine(summaries: Sequence[Summary], found: Sequence[Found] | None = None) -> Outcome:
     """What the summaries of all chunks of a run, in order, tell together.
 
-    `found` are the results of the search for unknown, one for each chunk; `keep` is what the scans were told to keep.
+    `found` are the results of the search for unknown, one for each chunk.
     Raises `Impossible` if a message was delivered before it was sent.
     """
     walk = Walk(summaries)
@@ -102,7 +101,7 @@ def combine(
         unknown=wanted,
         keep=settled.keep,
         again=settled.again,
-        trails=trails_of(summaries, all_late, keep or Ids.none()) if complete and len(all_late) else {},
+        trails=trails_of(summaries, all_late) if complete and len(all_late) else {},
         unsorted=_list_unsorted(summaries, walk.n),
         _late=all_late,
     )

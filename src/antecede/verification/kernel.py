@@ -4,7 +4,6 @@ The rules, with C_q the clock of process q, counting only this chunk's sends, an
   send of m by i       C_i[i] += 1, the ordinal of m; m takes C_i and M_i along
   delivery of m at q   the first one there, and m sent here:
       overtaken        if q has news of m already: C_q[i] >= ordinal of m, or, where q is i itself, seen_q >= ordinal.
-                       (Only then can a later message of i have been delivered at q: a scan for proofs sees.)
       news             C_q, M_q and seen_q take in what m brought: the greater of two entries, all of the marks
   ... and m crossing   m was sent before everything that was sent here: overtaken for certain if C_q[i] > 0. If not, it
                        depends on the symbols in M_q: deferred, with M_q as it is, to who knows the clocks. Then
@@ -28,7 +27,6 @@ import numpy as np
 from antecede.jit import inlined, native
 from antecede.jit.hashtable import EMPTY, VALUE, find, insert, is_full, remove, value_at
 from antecede.trace.schema import RECEIVE, SEND
-from antecede.verification.chains import answer, follow, needs_room, target
 from antecede.verification.findings import DUPLICATE, UNADDRESSED, VIOLATION
 from antecede.verification.state import (
     CONTIGUOUS,
@@ -54,9 +52,7 @@ from antecede.verification.state import (
     SENT_AT,
     STATUS,
     SYMBOLS,
-    TARGET,
     USED,
-    WATCHING,
     WORDS,
 )
 
@@ -69,21 +65,21 @@ LATE: Final = 6
 """A kind of record besides KINDS."""
 
 # What a status asks for, or says.
-MORE_SLABS, MORE_TABLE, MORE_RECORDS, MORE_SYMBOLS, MORE_DEFERRED, MORE_WATCHED = 1, 2, 3, 4, 5, 6
-SECOND_SEND, EARLY_DELIVERY, WRONG_SENDER = 7, 8, 9
+MORE_SLABS, MORE_TABLE, MORE_RECORDS, MORE_SYMBOLS, MORE_DEFERRED = 1, 2, 3, 4, 5
+SECOND_SEND, EARLY_DELIVERY, WRONG_SENDER = 6, 7, 8
 
 
 @native
-def scan(rows, begin, state, watched):  # type: ignore[no-untyped-def]
+def scan(rows, begin, state):  # type: ignore[no-untyped-def]
     """Read rows from `begin`. Returns the row that wants something, see STATUS, or how many there are."""
     for row in range(begin, len(rows.kind)):
         if rows.control[row] or rows.kind[row] == RECEIVE:
             continue
         at = find(state.table, rows.sender[row], rows.number[row])
         if rows.kind[row] == SEND:
-            status = send(rows, row, at, state, watched)
+            status = send(rows, row, at, state)
         else:
-            status = deliver(rows, row, at, state, watched)
+            status = deliver(rows, row, at, state)
         if status:
             state.counts[STATUS] = status
             return row
@@ -91,7 +87,7 @@ def scan(rows, begin, state, watched):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
+def send(rows, row, at, state):  # type: ignore[no-untyped-def]
     """`at` is the empty slot of the table where the message belongs."""
     counts, q, number = state.counts, np.int64(rows.process[row]), rows.number[row]
     if counts[FREE] == 0:
@@ -102,8 +98,6 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
         return WRONG_SENDER
     if state.table[at, 1] != EMPTY:
         return EARLY_DELIVERY if state.table[at, 1] & CROSSING else SECOND_SEND
-    if counts[WATCHING] and needs_room(watched):
-        return MORE_WATCHED
     count(state.sends, state.numbers, state.steady, q, number)
     if counts[LOW] <= q < counts[HIGH]:
         state.clocks[q, q - counts[LOW]] = state.sends[q]
@@ -112,9 +106,7 @@ def send(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
     left = address(state.missing, state.given, slab, rows.to, rows.offsets[row], rows.offsets[row + 1])
     kept = len(state.keep) > 0 and state.keep[find(state.keep, q, number), 1] != EMPTY
     state.flights[slab, LEFT], state.flights[slab, KEPT] = left, kept
-    if counts[WATCHING]:
-        state.flights[slab, TARGET] = target(watched, counts[POSITION] + row, q - counts[LOW], state.sends[q])
-    elif counts[COUNTING]:
+    if counts[COUNTING]:
         count_past(state, slab, q)
     # A message without destinations is never delivered, so nobody looks it up.
     if left or kept:
@@ -129,7 +121,7 @@ def board(state, slab, q, number, position):  # type: ignore[no-untyped-def]
     """The message takes along what its sender knows: only the marks in use, the others of a slab are zero."""
     flights, clocks, taken = state.flights, state.clocks, state.flight_clocks
     flights[slab, SENDER], flights[slab, NUMBER], flights[slab, ORDINAL] = q, number, state.sends[q]
-    flights[slab, TARGET], flights[slab, SENT_AT] = -1, position
+    flights[slab, SENT_AT] = position
     for entry in range(clocks.shape[1]):
         taken[slab, entry] = clocks[q, entry]
     words = words_in_use(state.counts)
@@ -139,13 +131,11 @@ def board(state, slab, q, number, position):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def deliver(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
+def deliver(rows, row, at, state):  # type: ignore[no-untyped-def]
     """`at` is the slot of the table where the message is, or should be."""
     counts, q, flights = state.counts, np.int64(rows.process[row]), state.flights
     if counts[RECORDS] + 2 > len(state.records):
         return MORE_RECORDS
-    if counts[WATCHING] and needs_room(watched):
-        return MORE_WATCHED
     found = state.table[at, 1]
     if found == EMPTY or found & CROSSING:
         return cross(rows, row, at, state)
@@ -160,9 +150,7 @@ def deliver(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
     else:
         record(counts, state.records, UNADDRESSED, rows, row, 0)
     flip(state.given, slab, q)
-    judge(rows, row, slab, state, watched)
-    if counts[WATCHING]:
-        follow(rows, row, slab, state, watched)
+    judge(rows, row, slab, state)
     merge(state, q, slab)
     if counts[COUNTING]:
         state.depth[q] = max(state.depth[q], flights[slab, DEPTH])
@@ -175,7 +163,7 @@ def deliver(rows, row, at, state, watched):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def judge(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
+def judge(rows, row, slab, state):  # type: ignore[no-untyped-def]
     """Whether the message comes too late."""
     counts, q, i = state.counts, np.int64(rows.process[row]), np.int64(rows.sender[row])
     if i < counts[LOW] or i >= counts[HIGH]:
@@ -184,8 +172,6 @@ def judge(rows, row, slab, state, watched):  # type: ignore[no-untyped-def]
     known = state.seen[q] if q == i else state.clocks[q, entry]
     if known >= ordinal:
         record(counts, state.records, VIOLATION, rows, row, state.flights[slab, SENT_AT])
-        if counts[WATCHING] and state.flights[slab, TARGET] >= 0:
-            answer(rows, row, state.flights[slab, TARGET], watched)
 
 
 @inlined
@@ -265,7 +251,7 @@ def cross(rows, row, at, state):  # type: ignore[no-untyped-def]
     if state.table[at, 1] == EMPTY:
         if counts[FIRST] or sent_here(state, i, number):
             counts[DELIVERIES] += 1
-            record(counts, state.records, LATE, rows, row, counts[POSITION] + row)
+            record(counts, state.records, LATE, rows, row, 0)
             return 0
         if is_full(state.table, counts[USED]):
             return MORE_TABLE
@@ -311,10 +297,11 @@ def defer(rows, row, symbol, state):  # type: ignore[no-untyped-def]
 
 
 @native
-def record(counts, records, kind, rows, row, position):  # type: ignore[no-untyped-def]
+def record(counts, records, kind, rows, row, sent_at):  # type: ignore[no-untyped-def]
     """A finding, unless it is about another block's message. Late ones may bring news of this block's, though."""
-    if (counts[LOW] <= rows.sender[row] < counts[HIGH] or kind == LATE) and not counts[WATCHING]:
+    if counts[LOW] <= rows.sender[row] < counts[HIGH] or kind == LATE:
         at = counts[RECORDS]
         records[at, 0], records[at, 1], records[at, 2] = kind, rows.process[row], rows.sender[row]
-        records[at, 3], records[at, 4], records[at, 5] = rows.number[row], rows.indices[row], position
+        records[at, 3], records[at, 4] = rows.number[row], rows.indices[row]
+        records[at, 5], records[at, 6] = counts[POSITION] + row, sent_at
         counts[RECORDS] += 1

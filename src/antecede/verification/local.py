@@ -34,14 +34,6 @@ def read_chunk(chunk: Chunk, reader: Reader[T_co]) -> T_co:
     return reader.finish()
 
 
-class Scanned(NamedTuple):
-    """All chunks of a run, scanned with all that they have to keep."""
-
-    parts: list[Part]
-    outcome: Outcome
-    keep: Ids | None
-
-
 def scan_chunks(
     chunks: Sequence[Chunk],
     n: int,
@@ -49,7 +41,8 @@ def scan_chunks(
     *,
     chains: bool = False,
     memory: int = MEMORY,
-) -> Scanned:
+) -> tuple[list[Part], Outcome]:
+    """Scan all chunks of a run, with all that they have to keep."""
     keep: Ids | None = None
     found: list[Found] | None = None
 
@@ -59,10 +52,10 @@ def scan_chunks(
 
     parts = [scan(at) for at in range(len(chunks))]
     while True:
-        outcome = combine([part.summary for part in parts], found, keep)
+        outcome = combine([part.summary for part in parts], found)
         question = outcome.question(keep, {})
         if question is None or question.what == "news":
-            return Scanned(parts, outcome, keep)
+            return parts, outcome
         if question.what == "unknown":
             found = [read_chunk(chunks[at], Search(ids)) for at, ids in question.chunks.items()]
         else:
@@ -78,13 +71,12 @@ def verify_chunks(
 
     With a `block` there is one chunk, the whole run, and only messages of these senders are judged.
     """
-    parts, outcome, keep = scan_chunks(chunks, n, block)
+    parts, outcome = scan_chunks(chunks, n, block)
     trails = {at: read_chunk(chunks[at], NewsScan(asked)) for at, asked in outcome.trails.items()}
     findings = [outcome.findings, outcome.join(trails), *(part.findings for part in parts)]
     for chunk, part in zip(chunks, parts, strict=True):
         if len(part.overtaken):
-            proofs = ProofScan(part.summary.n, part.overtaken, block=block, keep=keep)
-            findings.append(read_chunk(chunk, proofs))
+            findings.append(read_chunk(chunk, ProofScan(part.summary.n, part.overtaken)))
     return outcome.deliveries, Findings.concatenate(findings)
 
 
@@ -123,7 +115,7 @@ def follow_chains(run: Chunk, n: int, block: tuple[int, int], memory: int = MEMO
     while True:
         low, high = blocks.pop()
         try:
-            [part] = scan_chunks([run], n, (low, high), chains=True, memory=memory).parts
+            [part], _ = scan_chunks([run], n, (low, high), chains=True, memory=memory)
         except TooMuchInFlight:
             if high - low < 2:
                 raise

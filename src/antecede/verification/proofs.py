@@ -1,72 +1,58 @@
 """Proofs of violations: the message that overtook, and the chain of messages that leads to it.
 
+News of overtaken messages, the *targets*, is followed by bits: each process has a word with a bit for each of 64
+targets that it has news of, and a message takes its sender's word along. The delivery that first brings a process news
+of a target is noted: its `via`. When the target m is then delivered at q, too late, the first that overtook it is
+via(q). If that was sent by m's own sender i, the chain is complete: i had sent m before. If it came from j, then j had
+news of m when it sent it, from via(j), which it delivered before. And so on, each time to an earlier event, until the
+sender is i. A process occurs at most once, so a chain is at most as long as there are processes, and one. Where q is i
+itself, its own send is no news. For FIFO breaks, the first delivery at each process of a later message of the same
+sender is noted too.
+
 Within a chunk. Message, overtaker and chain are all sent in the chunk that decided the violation: `ProofScan` reads it
-again, and nothing else is needed: what crosses into a chunk brings no news of what was sent in it.
+again, and nothing else is needed: what crosses into a chunk brings no news of what was sent in it. It holds the rows
+from the first of 64 targets to the last of their late deliveries, some 25 bytes each.
 
 Across chunks. From the chunk where an overtaken message was sent up to the one where it was delivered, each chunk is
 read once more by a `NewsScan`, all at the same time: from the true clocks at its beginning it tells which delivery
 first brought news of the message to which process, and the first later message of the same sender. A process learns
-of it in one chunk only. Put together that is a `via` for each message and process, and chains are walked as in
-chains.py.
+of it in one chunk only. Put together that is a `via` for each message and process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antecede.blob import pack, unpack
-from antecede.jit import allocating
-from antecede.jit.hashtable import find, insert
-from antecede.verification import state as names
+from antecede.jit import allocating, inlined, native
+from antecede.jit.hashtable import look_up, table_of
+from antecede.trace.columns import Rows
+from antecede.trace.schema import RECEIVE, SEND
 from antecede.verification.boundaries import OVERTAKEN, Boundary, Walk, ids_of
-from antecede.verification.chains import ANSWERS, CAME, CHAIN, PINNED, activate, new_watched
-from antecede.verification.chunk import MEMORY, Scanner, Summary
-from antecede.verification.findings import Findings, Ids, findings_of
+from antecede.verification.chunk import MEMORY, Summary, TooMuchInFlight
+from antecede.verification.findings import Findings, findings_of
+from antecede.verification.state import WORD
 
 __all__ = ["Late", "NewsScan", "ProofScan", "list_late", "prove", "trails_of"]
 
 Array: TypeAlias = NDArray[Any]
 
-
-class ProofScan(Scanner):
-    """Reads the rows of a chunk, in order, from which a `Scan` with the same block and keep gave `overtaken`."""
-
-    def __init__(
-        self,
-        n: int,
-        overtaken: Array,
-        *,
-        block: tuple[int, int] | None = None,
-        keep: Ids | None = None,
-        memory: int = MEMORY,
-    ) -> None:
-        super().__init__(n, True, block, keep, 0, memory)
-        targets = np.column_stack(np.unique(overtaken, return_counts=True))
-        self.watch(new_watched(n, self.state.clocks.shape[1], targets, 64))
-
-    def finish(self) -> Findings:
-        """Violations and FIFO breaks, each with `by` and its chain."""
-        watched = self.watched
-        answers = watched.answers[: watched.counts[ANSWERS]]
-        process, sender, number, index, ends, later, later_number, _ = answers.T
-        chain = watched.chain[: watched.counts[CHAIN]]
-        assert (chain[:, 0] >= 0).all(), "the rows are not those of the scan"
-        return findings_of(process, sender, number, index, ends, chain, later != 0, later_number)
-
-
-# Across chunks
-
-LEAST: Final = -(1 << 31) + 2
+TARGETS: Final = WORD
+"""Messages that are followed at a time."""
+GROUPS: Final = 64
+"""So many times they are followed before they are proved."""
+TOGETHER: Final = 1 << 20
+"""Rows that are held before something is proved with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Overtaken deliveries of messages from earlier chunks, one a row."""
+    """Overtaken deliveries, one a row. Chunks and ordinals are told of messages from earlier chunks."""
 
     process: Array
     sender: Array
@@ -95,6 +81,160 @@ class Late:
         return rows, which.reshape(-1)
 
 
+# Following news
+
+
+class Steps(NamedTuple):
+    """The sends and deliveries among some rows, in order."""
+
+    position: Array
+    """Of the row in the chunk."""
+    process: Array
+    sender: Array
+    number: Array
+    sends: Array
+
+    @classmethod
+    def of(cls, rows: Rows, before: int) -> Steps:
+        """`before` says how many rows of the chunk came before."""
+        at = np.flatnonzero((rows.kind != RECEIVE) & ~rows.control)
+        return cls(before + at, rows.process[at], rows.sender[at], rows.number[at], rows.kind[at] == SEND)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Steps]) -> Steps:
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def find_origins(self) -> Array:
+        """For each the one that sent its message, or -1."""
+        sends = np.flatnonzero(self.sends)
+        found = look_up(table_of(self.sender[sends], self.number[sends]), self.sender, self.number)
+        origins: Array = np.append(sends, -1)[found]
+        return origins
+
+
+@native
+def follow_news(process, origin, slots, heard, own, carried, passed, via, later, begin, known):  # type: ignore[no-untyped-def]
+    """Note the step that first brought a process news of a target, and the first later one of the target's sender.
+
+    Of the steps from `begin` on, `slots` says which target each sends, or -1. So many of them are `known` to be under
+    way, with what they carry. `passed` are targets that are at a process, or a later message of their sender.
+    """
+    for place in range(known, len(slots)):
+        step = begin + place
+        q, at = process[step], origin[step]
+        if at < begin:
+            continue
+        slot = slots[at - begin]
+        mine = np.uint64(0) if slot < 0 else np.uint64(1) << np.uint64(slot)
+        if at == step:
+            own[q] |= mine
+            carried[place] = heard[q] | own[q]
+            continue
+        brought = carried[at - begin]
+        after = brought & own[process[at]] & ~(passed[q] | mine)
+        note(via, brought & ~heard[q], q, at)
+        note(later, after, q, at)
+        heard[q] |= brought
+        passed[q] |= after | mine
+
+
+@inlined
+def note(table, bits, q, at):  # type: ignore[no-untyped-def]
+    target = 0
+    while bits != 0:
+        if bits & np.uint64(255) == 0:
+            bits >>= np.uint64(8)
+            target += 8
+            continue
+        if bits & np.uint64(1) != 0:
+            table[target, q] = at
+        bits >>= np.uint64(1)
+        target += 1
+
+
+class News:
+    """For each target and process the step that first brought news of it (`via`), and the first `later` one, or -1."""
+
+    def __init__(self, held: Sequence[Steps], n: int) -> None:
+        self.steps, self.n = Steps.concatenate(held), n
+        self._origin = self.steps.find_origins()
+
+    def begin(self, targets: int) -> None:
+        self.via, self.later = np.full((targets, self.n), -1), np.full((targets, self.n), -1)
+
+    def follow(self, first: int, sends: Array, end: int) -> None:
+        """Follow up to 64 targets, with numbers from `first` on, that are sent at these steps."""
+        slots = np.full(end - int(sends[0]), -1, np.int8)
+        slots[sends - sends[0]] = np.arange(len(sends))
+        words = (np.zeros(size, np.uint64) for size in (self.n, self.n, len(slots)))
+        self.spread(first, (slots, *words), int(sends[0]), 0)
+
+    def spread(self, first: int, given: tuple[Array, ...], begin: int, known: int) -> None:
+        """The same, as `follow_news` takes it."""
+        some, passed = slice(first, first + TARGETS), np.zeros(self.n, np.uint64)
+        noted = passed, self.via[some], self.later[some]
+        follow_news(self.steps.process, self._origin, *given, *noted, begin, known)
+
+
+class ProofScan:
+    """Reads the rows of a chunk, in order, of which a `Scan` gave `overtaken`."""
+
+    def __init__(self, n: int, overtaken: Array) -> None:
+        self.n, self.position = n, 0
+        ordered = overtaken[np.argsort(overtaken[:, 5], kind="stable")]
+        _, target = np.unique(ordered[:, 5], return_inverse=True)
+        self._left = np.split(ordered, np.flatnonzero(np.diff(target // TARGETS)) + 1)
+        self._held: list[Steps] = []
+        self._enough = TOGETHER
+        self._findings = [Findings.none()]
+
+    def feed(self, rows: Rows) -> None:
+        if self._left:
+            self._held.append(Steps.of(rows, self.position))
+        self.position += len(rows)
+        if sum(len(steps.process) for steps in self._held) >= self._enough:
+            self._prove()
+
+    def finish(self) -> Findings:
+        """Violations and FIFO breaks, each with `by` and its chain."""
+        if self._left:
+            self._prove()
+        assert not self._left, "the rows are not those of the scan"
+        return Findings.concatenate(self._findings)
+
+    def _prove(self) -> None:
+        """Prove what is delivered by now, and keep the rows that the rest needs."""
+        news, left, done = News(self._held, self.n), list[Array](), list[Array]()
+        for group in self._left:
+            (done if group[:, 4].max() < self.position else left).append(group)
+        for first in range(0, len(done), GROUPS):
+            self._findings.append(prove_groups(news, done[first : first + GROUPS]))
+        needed = news.steps.position >= (left[0][0, 5] if left else self.position)
+        self._left, self._held = left, [Steps(*(column[needed] for column in news.steps))]
+        self._enough = TOGETHER + 2 * int(needed.sum())
+
+
+def prove_groups(news: News, groups: Sequence[Array]) -> Findings:
+    """Each group has the late deliveries of up to 64 targets, which were sent one after the other."""
+    late, steps = np.concatenate(groups), news.steps
+    sent_at, which = np.unique(late[:, 5], return_inverse=True)
+    sends, first = np.searchsorted(steps.position, sent_at), 0
+    news.begin(len(sends))
+    for group in groups:
+        last = np.searchsorted(sent_at, group[-1, 5]) + 1
+        end = int(np.searchsorted(steps.position, group[:, 4].max() + 1))
+        news.follow(first, sends[first:last], end)
+        first = last
+    process, sender, number, index = late[:, :4].T
+    later, numbers = news.later[which, process], np.append(steps.number, 0)
+    via = np.append(steps.sender, -1)[news.via], numbers[news.via]
+    ends, chain = walk(which, process, sender, number, *via)
+    return findings_of(process, sender, number, index, ends, chain, later >= 0, numbers[later])
+
+
+# Across chunks
+
+
 def list_late(boundary: Boundary) -> Array:
     summary = boundary.summary
     late = np.flatnonzero(boundary.said & OVERTAKEN)
@@ -107,7 +247,7 @@ def list_late(boundary: Boundary) -> Array:
     return np.column_stack((checks[:, 0], sender, number, checks[:, 2], ordinal, chunk, position, here))
 
 
-def trails_of(summaries: Sequence[Summary], late: Late, keep: Ids) -> dict[int, bytes]:
+def trails_of(summaries: Sequence[Summary], late: Late) -> dict[int, bytes]:
     """For each chunk that news of a late message may have passed through: what to look for, from which clocks."""
     rows, which = late.targets()
     last = np.zeros(len(rows), np.int64)
@@ -118,37 +258,27 @@ def trails_of(summaries: Sequence[Summary], late: Late, keep: Ids) -> dict[int, 
         before = np.flatnonzero((first < boundary.chunk) & (boundary.chunk <= last))
         here = np.flatnonzero(first == boundary.chunk)
         if len(before) or len(here):
-            trails[boundary.chunk] = pack("trail", _trail(boundary, late, rows, before, here, keep))
+            trails[boundary.chunk] = pack("trail", _trail(boundary, late, rows, before, here))
     return trails
 
 
-def _trail(
-    boundary: Boundary, late: Late, rows: Array, before: Array, here: Array, keep: Ids
-) -> dict[str, Array]:
-    """Clocks count from the beginning of the chunk: what was sent before has ordinals up to 0."""
-    base, symbols = boundary.base, boundary.summary.symbols
+def _trail(boundary: Boundary, late: Late, rows: Array, before: Array, here: Array) -> dict[str, Array]:
+    symbols = boundary.summary.symbols
     known = [symbol for symbol, flight in enumerate(boundary.flights) if flight is not None]
-    crossing = [flight for flight in boundary.flights if flight is not None]
-    ordinals = np.array([flight.ordinal for flight in crossing], np.int64)
-    clocks = [flight.clock for flight in crossing if flight.clock is not None]
-    before = before[np.argsort(late.ordinal[rows[before]])]
+    clocks = [flight.clock for flight in boundary.flights if flight is not None and flight.clock is not None]
     here = here[np.argsort(late.sent_at[rows[here]])]
     names = {message: at for at, message in enumerate(_ids(late, rows[before]))}
-    targets = np.array([names.get(message, -1) for message in ids_of(symbols[known])], np.int64)
     return {
-        "clocks": relative(boundary.clocks, base),
-        "seen": relative(boundary.seen, base),
+        "clocks": boundary.clocks,
+        "seen": boundary.seen,
         "crossing": symbols[known],
-        "crossing_targets": targets,
-        "crossing_ordinals": relative(ordinals, base[symbols[known, 0]]),
-        "crossing_clocks": relative(np.array(clocks, np.int64).reshape(-1, len(base)), base),
+        "crossing_targets": np.array([names.get(one, -1) for one in ids_of(symbols[known])], np.int64),
+        "crossing_clocks": np.array(clocks, np.int64).reshape(-1, len(boundary.seen)),
         "before": before,
         "before_senders": late.sender[rows[before]],
-        "before_ordinals": relative(late.ordinal[rows[before]], base[late.sender[rows[before]]]),
+        "before_ordinals": late.ordinal[rows[before]],
         "here": here,
         "here_positions": late.sent_at[rows[here]],
-        "keep_senders": keep.sender,
-        "keep_numbers": keep.number,
     }
 
 
@@ -156,44 +286,44 @@ def _ids(late: Late, rows: Array) -> list[tuple[int, int]]:
     return list(zip(late.sender[rows].tolist(), late.number[rows].tolist(), strict=True))
 
 
-def relative(clocks: Array, base: Array) -> Array:
-    """As int32. What is too long ago for that is as good as unknown."""
-    since: Array = np.maximum(clocks - base, LEAST)
-    return since.astype(np.int32)
+def prove(late: Late, found: Mapping[int, dict[str, Array]]) -> Findings:
+    """Violations and FIFO breaks with their chains, from what was learnt in each chunk."""
+    rows, which = late.targets()
+    n = max((int(one["n"][0]) for one in found.values()), default=1)
+    findings, many = [Findings.none()], max(1, TOGETHER // n)
+    for first in range(0, len(rows), many):
+        some = (first <= which) & (which < first + many)
+        own = Late(*(getattr(late, field.name)[some] for field in fields(late)))
+        via, via_chunk = merge_chunks(found, "via", first, (min(many, len(rows) - first), n))
+        later, later_chunk = merge_chunks(found, "later", first, via_chunk.shape)
+        at = which[some] - first, own.process
+        fifo = later_chunk[at] <= own.delivered_in
+        ends, chain = walk(at[0], own.process, own.sender, own.number, *via)
+        told = findings_of(own.process, own.sender, own.number, own.index, ends, chain, fifo, later[1][at])
+        findings.append(told)
+    return Findings.concatenate(findings)
 
 
-def prove(late: Late, trails: Mapping[int, bytes]) -> Findings:
-    """Violations and FIFO breaks with their chains."""
-    if not len(late):
-        return Findings.none()
-    parts = [unpack("trail found", trails[chunk]) for chunk in sorted(trails)]
-    for chunk, part in zip(sorted(trails), parts, strict=True):
-        part["later_chunk"] = np.full(len(part["later_target"]), chunk)
-    n = int(parts[0]["n"][0])
-    via, via_sender, via_number = _first_of(parts, n, "via", ("via_sender", "via_number"))
-    later, later_number, later_chunk = _first_of(parts, n, "later", ("later_number", "later_chunk"))
-    _, which = late.targets()
-    chain, ends = walk(which, late.process, late.sender, late.number, n, via, via_sender, via_number)
-    keys = which * n + late.process
-    at = np.searchsorted(later, keys)
-    fifo = np.isin(keys, later)
-    fifo[fifo] = later_chunk[at[fifo]] <= late.delivered_in[fifo]
-    by = np.zeros(len(late), np.int64)
-    by[fifo] = later_number[at[fifo]]
-    return findings_of(late.process, late.sender, late.number, late.index, ends, chain, fifo, by)
-
-
-def _first_of(parts: Sequence[dict[str, Array]], n: int, what: str, columns: Sequence[str]) -> list[Array]:
-    """Sorted keys (message and process), and what the first chunk that has something for it says."""
-    targets = np.concatenate([part[f"{what}_target"] for part in parts])
-    keys = targets * n + np.concatenate([part[f"{what}_process"] for part in parts])
-    unique, first = np.unique(keys, return_index=True)
-    return [unique, *(np.concatenate([part[column] for part in parts])[first] for column in columns)]
+def merge_chunks(
+    found: Mapping[int, dict[str, Array]], what: str, first: int, shape: tuple[int, ...]
+) -> tuple[tuple[Array, Array], Array]:
+    """Of each target, from `first` on, and process: sender and number that the first chunk tells, and this chunk."""
+    sender, number = np.full(shape, -1, np.int32), np.zeros(shape, np.int64)
+    told = np.full(shape, np.iinfo(np.int64).max)
+    for chunk in sorted(found, reverse=True):
+        target, process, *message = (
+            found[chunk][f"{what}_{name}"] for name in ("target", "process", "sender", "number")
+        )
+        some = (first <= target) & (target < first + shape[0])
+        at = target[some] - first, process[some]
+        sender[at], number[at], told[at] = message[0][some], message[1][some], chunk
+    return (sender, number), told
 
 
 @allocating
-def walk(which, process, sender, number, n, via, via_sender, via_number):  # type: ignore[no-untyped-def]
-    """Each one's chain, and where it ends among all. The rule is that of watch.answer."""
+def walk(which, process, sender, number, via_sender, via_number):  # type: ignore[no-untyped-def]
+    """Where each one's chain ends among all, and these, one after the other."""
+    n = via_sender.shape[1]
     chain = np.empty((len(which) * 4 + n + 2, 2), np.int64)
     ends = np.empty(len(which), np.int64)
     end = 0
@@ -202,71 +332,71 @@ def walk(which, process, sender, number, n, via, via_sender, via_number):  # typ
             longer = np.empty((2 * len(chain) + n, 2), np.int64)
             longer[:end] = chain[:end]
             chain = longer
-        begin, j = end, process[row]
-        while True:
-            at = np.searchsorted(via, which[row] * n + j)
-            assert at < len(via)
-            assert via[at] == which[row] * n + j
-            chain[end, 0], chain[end, 1] = via_sender[at], via_number[at]
-            end, j = end + 1, via_sender[at]
-            if j == sender[row]:
-                break
-        if chain[end - 1, 1] != number[row]:
+        begin, target, j = end, which[row], process[row]
+        while end == begin or j != sender[row]:
+            chain[end, 0], chain[end, 1] = via_sender[target, j], via_number[target, j]
+            j = via_sender[target, j]
+            assert j >= 0
+            end += 1
+        if chain[end - 1, 1] != number[row]:  # or it learnt of it from the target itself
             chain[end, 0], chain[end, 1] = sender[row], number[row]
             end += 1
         chain[begin:end] = chain[begin:end][::-1].copy()
         ends[row] = end
-    return chain[:end], ends
+    return ends, chain[:end]
 
 
-class NewsScan(Scanner):
+class NewsScan:
     """Reads the rows of one chunk, in order."""
 
     def __init__(self, data: bytes, memory: int = MEMORY) -> None:
         """`data` is one of `Outcome.trails`."""
-        self._asked = asked = unpack("trail", data)
-        n = len(asked["seen"])
-        keep = Ids(asked["keep_senders"], asked["keep_numbers"])
-        super().__init__(n, True, None, keep, 0, memory)
-        self.state.clocks[:n, :n] = asked["clocks"]
-        self.state.seen[:n] = asked["seen"]
-        self._board(asked)
-        here = asked["here_positions"]
-        targets = np.column_stack((here, np.full(len(here), PINNED)))
-        watched = new_watched(n, self.state.clocks.shape[1], targets, len(here) + len(asked["before"]) + 1)
-        for sender, ordinal in zip(asked["before_senders"], asked["before_ordinals"], strict=True):
-            activate(watched, sender, np.int64(ordinal), np.int64(PINNED))
-        self.watch(watched)
+        self._asked, self._position = unpack("trail", data), 0
+        sender, number = self._asked["crossing"].T
+        # As if what crosses into the chunk were sent at its beginning.
+        before = np.full(len(sender), -1)
+        self._held = [Steps(before, sender.astype(np.int32), sender.astype(np.int32), number, before < 0)]
+        wanted = 16 * len(self._asked["seen"]) * (len(self._asked["before"]) + len(self._asked["here"]))
+        if wanted > memory:
+            raise TooMuchInFlight(wanted, memory)
 
-    def _board(self, asked: dict[str, Array]) -> None:
-        """The messages that cross into the chunk are under way. Who is owed them is not asked here."""
-        crossing = asked["crossing"]
-        self.reserve(len(crossing))
-        state, counts = self.state, self.counts
-        for row, (sender, number) in enumerate(crossing):
-            counts[names.FREE] -= 1
-            counts[names.USED] += 1
-            slab = state.free[counts[names.FREE]]
-            state.flights[slab] = (sender, number, asked["crossing_ordinals"][row], 0, 0, True, -1, -1)
-            state.flights[slab, names.TARGET] = asked["crossing_targets"][row]
-            state.flight_clocks[slab, : asked["crossing_clocks"].shape[1]] = asked["crossing_clocks"][row]
-            insert(state.table, find(state.table, sender, number), sender, number, np.int64(slab))
+    def feed(self, rows: Rows) -> None:
+        self._held.append(Steps.of(rows, self._position))
+        self._position += len(rows)
 
     def finish(self) -> bytes:
-        watched, n = self.watched, len(self._asked["seen"])
-        targets = np.concatenate((self._asked["before"], self._asked["here"]))
-        told = np.nonzero(watched.via_sender[: len(targets)] >= 0)
-        later = np.nonzero(watched.later[: len(targets)] == CAME)
-        return pack(
-            "trail found",
-            {
-                "n": np.array([n]),
-                "via_target": targets[told[0]],
-                "via_process": told[1],
-                "via_sender": watched.via_sender[told],
-                "via_number": watched.via_number[told],
-                "later_target": targets[later[0]],
-                "later_process": later[1],
-                "later_number": watched.later_number[later],
-            },
-        )
+        asked, crossing = self._asked, len(self._asked["crossing"])
+        targets = np.concatenate((asked["before"], asked["here"]))
+        news = News(self._held, len(asked["seen"]))
+        news.begin(len(targets))
+        for first in range(0, len(asked["before"]), TARGETS):
+            news.spread(first, self._enter(first, len(news.steps.process)), 0, crossing)
+        here = np.searchsorted(news.steps.position, asked["here_positions"])
+        for first in range(0, len(here), TARGETS):
+            news.follow(len(asked["before"]) + first, here[first : first + TARGETS], len(news.steps.process))
+        found = {"n": np.array([news.n])}
+        for name, table in (("via", news.via), ("later", news.later)):
+            target, process = np.nonzero(table >= 0)
+            step = table[target, process]
+            found |= {f"{name}_target": targets[target], f"{name}_process": process}
+            found |= {f"{name}_sender": news.steps.sender[step], f"{name}_number": news.steps.number[step]}
+        return pack("trail found", found)
+
+    def _enter(self, first: int, steps: int) -> tuple[Array, Array, Array, Array]:
+        """Slots, and what is heard, sent and carried at the beginning, of up to 64 targets that were sent before."""
+        asked, crossing, some = self._asked, len(self._asked["crossing"]), slice(first, first + TARGETS)
+        senders, ordinals = asked["before_senders"][some], asked["before_ordinals"][some]
+        own = np.arange(len(asked["seen"]))[:, None] == senders
+        heard = np.where(own, asked["seen"][:, None], asked["clocks"][:, senders]) >= ordinals
+        carried = np.zeros(steps, np.uint64)
+        carried[:crossing] = to_words(asked["crossing_clocks"][:, senders] >= ordinals)
+        slots, targets = np.full(steps, -1, np.int8), asked["crossing_targets"] - first
+        slots[:crossing] = np.where((targets >= 0) & (targets < len(senders)), targets, -1)
+        return slots, to_words(heard), to_words(own), carried
+
+
+def to_words(bits: Array) -> Array:
+    """Rows of up to 64 bits as numbers."""
+    padded = np.zeros((len(bits), WORD), np.bool_)
+    padded[:, : bits.shape[1]] = bits
+    return np.packbits(padded, axis=1, bitorder="little").view(np.uint64)[:, 0].copy()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from antecede.jit.hashtable import new_table
 
-__all__ = ["State", "Watched", "Columns", "new_state", "words_for", "grown"]
+__all__ = ["State", "Columns", "new_state", "words_for", "grown"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -33,13 +33,11 @@ Array: TypeAlias = NDArray[Any]
 FREE, USED, SYMBOLS, RECORDS, DEFERRED, DELIVERIES, STATUS, PAST = range(8)
 # Settings of a scan, in `counts` too: the block's first origin and the one after its last, and whether it is the
 # first chunk; how many words of marks belong to processes; how many rows were read before this batch; whether the scan
-# follows the news of some messages, or counts chains, and the longest one so far.
-LOW, HIGH, FIRST, PROCESS_WORDS, POSITION, WATCHING, COUNTING, LONGEST = range(8, 16)
+# counts chains, and the longest one so far.
+LOW, HIGH, FIRST, PROCESS_WORDS, POSITION, COUNTING, LONGEST = range(8, 15)
 
 # Fields of a flight.
-SENDER, NUMBER, ORDINAL, LEFT, WORDS, KEPT, TARGET, SENT_AT = range(8)
-DEPTH: Final = TARGET
-"""A scan follows targets, or counts chains: never both."""
+SENDER, NUMBER, ORDINAL, LEFT, WORDS, KEPT, DEPTH, SENT_AT = range(8)
 
 # Flags of `steady`.
 CONTIGUOUS, GROWING = 1, 2
@@ -85,23 +83,6 @@ class State(NamedTuple):
     deferred_marks: Array
 
 
-class Watched(NamedTuple):
-    """Overtaken messages whose news is followed (see chains.py); empty in a plain scan."""
-
-    counts: Array
-    targets: Array
-    newest: Array
-    heads: Array
-    slots: Array
-    via_sender: Array
-    via_number: Array
-    later: Array
-    later_number: Array
-    free: Array
-    answers: Array
-    chain: Array
-
-
 def words_for(bits: int) -> int:
     return -(-bits // WORD)
 
@@ -115,7 +96,7 @@ def new_state(n: int, width: int, symbols: int) -> State:
     slabs, words = 64, words_for(n)
     bits = (words + words_for(symbols)) if symbols else 0
     return State(
-        counts=np.zeros(16, np.int64),
+        counts=np.zeros(15, np.int64),
         clocks=np.zeros((n, width), np.int32),
         marks=np.zeros((n, bits), np.uint64),
         seen=np.zeros(n, np.int32),
@@ -132,7 +113,7 @@ def new_state(n: int, width: int, symbols: int) -> State:
         table=new_table(slabs),
         keep=np.zeros((0, 2), np.int64),
         symbols=np.zeros((symbols, 2), np.int64),
-        records=np.zeros((64, 6), np.int64),
+        records=np.zeros((64, 7), np.int64),
         deferred=np.zeros((64 if symbols else 0, 5), np.int64),
         deferred_marks=np.zeros((64 if symbols else 0, bits), np.uint64),
     )

@@ -197,7 +197,7 @@ def summarise(share: Share, asked: bytes | None = None) -> Iterator[pa.RecordBat
     yield make_report_batch(told)
     yield from finding_batches(part.run, part.number, names, result.findings)
     if len(result.overtaken):
-        proofs = read_chunk(share.read, ProofScan(result.summary.n, result.overtaken, keep=keep))
+        proofs = read_chunk(share.read, ProofScan(result.summary.n, result.overtaken))
         yield from finding_batches(part.run, part.number, names, proofs)
 
 
@@ -296,7 +296,7 @@ def put_run_together(run: str, names: Names, rows: list[dict[str, Any]]) -> Iter
     found = [Found.decode(blob) for blob in told["found"].values()]
     keep = next((decode_ids(blob) for blob in told["kept"].values()), None)
     trails = {numbers.index(part): blob for part, blob in told["news found"].items()}
-    outcome = combine([summary for _, summary in parts.values()], found or None, keep)
+    outcome = combine([summary for _, summary in parts.values()], found or None)
     question = outcome.question(keep, trails)
     if question is not None:
         yield make_report_batch(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from antecede.blob import pack, unpack
 from antecede.jit import allocating, native
-from antecede.jit.hashtable import EMPTY, find, table_of, value_at
+from antecede.jit.hashtable import EMPTY, find, look_up, table_of
 from antecede.trace.columns import Rows
 from antecede.trace.schema import SEND
 from antecede.verification.boundaries import UNKNOWN, Boundary
@@ -121,7 +121,7 @@ def resolve_unknown(unknown: Array, found: Sequence[Found], block: tuple[int, in
     """Findings are about messages of the block; what is to be kept may be anyone's."""
     sent = Found.concatenate(found)
     chunk = np.repeat(np.arange(len(found)), [len(part.sender) for part in found])
-    at = look_up(table_of(sent.sender, sent.number), unknown)
+    at = look_up(table_of(sent.sender, sent.number), unknown[:, 1], unknown[:, 2])
     known = unknown[at >= 0]
     at_known = at[at >= 0]
     _refuse_early(known, chunk[at_known], sent.position[at_known])
@@ -156,15 +156,6 @@ def _first(rows: Array) -> Array:
     first = np.zeros(len(rows), bool)
     first[np.unique(rows[:, :3], axis=0, return_index=True)[1]] = True
     return first
-
-
-@allocating
-def look_up(table, rows):  # type: ignore[no-untyped-def]
-    """For rows whose second and third columns are an identity: the value in the table, or -1."""
-    values = np.empty(len(rows), np.int64)
-    for row in range(len(rows)):
-        values[row] = value_at(table, find(table, rows[row, 1], rows[row, 2]))
-    return values
 
 
 @allocating
