@@ -176,8 +176,8 @@ class Cost:
 
 BOUNDS = """What bounds each, in plain Python: `history` and `separator` by the entries of a stamp, of which more than
 half are new to the receiver on groups: each becomes a record, which grows once or twice and is removed again;
-`separator` besides by what a hop is beyond a packet, which its bound leaves out: a copy goes to the member that stands
-by, which stores it, confirms it and clears it; `optimal` by the rows of its log that sender and receiver do not share;
+`separator` besides by what a vertex does about a hop: it finds the way, and a copy goes to the member that stands by,
+which keeps it, confirms it and clears it; `optimal` by the rows of its log that sender and receiver do not share;
 `bounded` by its extra messages (control / delivery): each is a packet of its own, so the ratio is at least one more
 than their number, without any entry. An entry's µs are what a delivery costs beyond as many packets of `fifo`, control
 too, for each entry that these carry; where there are fewer than five entries, they are mostly the packet's own."""

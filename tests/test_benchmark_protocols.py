@@ -11,5 +11,5 @@ from benchmarks.protocols_bare import BARE, Tape, write_again
 def test_bare_rules_write_the_stamps_of_the_machines(protocol, load):
     tape = Tape(recorded := machines(protocol, 8))
     Run(recorded).drive(LOADS[load](8, 150))
-    assert len(tape.stamps) > 100
-    assert write_again(protocol, tape) == [BARE[protocol].read(stamp) for stamp in tape.stamps]
+    assert len(tape.packets) > 100
+    assert write_again(protocol, tape) == [BARE[protocol].read(packet) for packet in tape.packets]
