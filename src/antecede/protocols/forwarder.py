@@ -251,25 +251,28 @@ class Forwarder(Queue, History):
         return effects
 
     def _check_message(self, packet: Packet[Any], message: Message) -> None:
-        stamp, me, plan = packet.stamp, self.view.name(self.me), self.plan
+        stamp = packet.stamp
         if message.number < 1 or message.label:
             raise self._bad_stamp(
                 packet,
                 f"its message has number {message.number} and label {message.label!r}; numbers "
                 "start at 1, and there are no labels",
             )
-        if (
-            not message.to
-            or min(*message.to, message.sender) < 0
-            or max(*message.to, message.sender) >= self.n
-        ):
-            raise Misrouted(me, f"message {message.id} to {message.to} names processes outside the view")
+        if message.to not in self._addresses or not 0 <= message.sender < self.n:
+            self._check_addresses(message)
         if not stamp.targets or stamp.targets & ~set_of(message.to):
             raise self._bad_stamp(
                 packet, f"its targets, {stamp.targets:b}, are not destinations of its message"
             )
-        if message.sender == self.me and plan.place[packet.source] != self.place:
+        if message.sender == self.me and self.plan.place[packet.source] != self.place:
+            me = self.view.name(self.me)
             raise Misrouted(me, f"{self.view.name(packet.source)} sent it a message of its own")
+
+    def _check_addresses(self, message: Message) -> None:
+        if not message.to or not all(0 <= process < self.n for process in (*message.to, message.sender)):
+            me = self.view.name(self.me)
+            raise Misrouted(me, f"message {message.id} to {message.to} names processes outside the view")
+        self._remember_addresses(message.to)
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp, plan, source = packet.stamp, self.plan, self.plan.place[packet.source]
@@ -278,15 +281,16 @@ class Forwarder(Queue, History):
                 self.view.name(self.me),
                 f"it comes from {self.view.name(packet.source)}, which is no neighbour",
             )
-        if stamp.number < 1 or stamp.version < 0 or stamp.clock < 1:
+        number, to = stamp.number, stamp.to
+        if number < 1 or stamp.version < 0 or stamp.clock < 1:
             raise self._bad_stamp(
-                packet, f"its hop is {stamp.number} in version {stamp.version}, and hops start at 1"
+                packet, f"its hop is {number} in version {stamp.version}, and hops start at 1"
             )
-        if stamp.to < 0 or stamp.to >> self.n or stamp.to >> packet.source & 1 or not stamp.to >> self.me & 1:
+        if to < 0 or to >> self.n or to >> packet.source & 1 or not to >> self.me & 1:
             raise self._bad_stamp(
-                packet, f"its hop goes to {stamp.to:b}, which is not this vertex and others of the view"
+                packet, f"its hop goes to {to:b}, which is not this vertex and others of the view"
             )
-        self._check_history(packet, stamp.number, self.hops)
+        self._check_history(packet, number, self.hops)
 
     # In order, one exit
 
@@ -306,8 +310,11 @@ class Forwarder(Queue, History):
 
     def _hand_on(self, message: Message, to: int) -> list[Effect]:
         """Give what the member that forwards did not get, having joined since it was sent, to it."""
-        kept, active = self._retained.get(message.id), self.plan.active[self.place]
-        if kept is None or active in (None, self.me) or to >> active & 1:
+        active = self.plan.active[self.place]
+        if active is None or active == self.me or to >> active & 1:
+            return []
+        kept = self._retained.get(message.id)
+        if kept is None:
             return []
         return self._hop(message, self._address(self.place) & ~(1 << self.me), kept.targets)
 
@@ -320,10 +327,11 @@ class Forwarder(Queue, History):
         if targets >> self.me & 1:
             effects += self._enqueue(message)
         onward = targets & ~self.plan.members[self.place]
-        self._retain(message, onward)
         duty = self._duty(onward)
         if duty:
             effects += self._forward(message, duty)
+        elif onward:
+            self._retain(message, onward)
         return effects
 
     def _note_forwarded(self, message: Message, targets: int) -> None:

@@ -323,6 +323,9 @@ class Machine(ABC):
             raise Misrouted(
                 me, f"its destinations, {to}, are not processes 0..{self.n - 1} in increasing order"
             )
+        self._remember_addresses(to)
+
+    def _remember_addresses(self, to: tuple[int, ...]) -> None:
         if len(self._addresses) >= KNOWN_MOST:
             self._addresses.clear()
         self._addresses.add(to)

@@ -20,6 +20,7 @@ delivered or held; so what is held is delivered in the order of Lamport's clock.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -81,8 +82,8 @@ class Relay(Forwarder):
     def __init__(self, *given: Any, **rules: Any) -> None:
         self._unconfirmed: dict[int, Sent] = {}
         """Our hops that not all are known to have."""
-        self._kept: dict[Id, Packet[Any]] = {}
-        """Hops to us and others, that are not known to be with all of them."""
+        self._kept: defaultdict[int, dict[int, Packet[Any]]] = defaultdict(dict)
+        """Source -> number -> a hop to us and others, which is not known to be with all of them."""
         self._come: dict[int, int] = {}
         """Source -> its last hop that was delivered here."""
         self._ungot: dict[int, int] = {}
@@ -100,39 +101,43 @@ class Relay(Forwarder):
         self._unconfirmed[self.hops] = Sent(to, first.stamp, message)
         return effects
 
-    def receive(self, packet: Packet[Any]) -> list[Effect]:
+    def _unwrap(self, packet: Packet[Any]) -> Packet[Any]:
+        """The hop that this packet relays."""
         stamp = packet.stamp
-        if not isinstance(stamp, Relayed):
-            return super().receive(packet)
         if not 0 <= packet.source < self.n or packet.source == self.me:
             raise self._misrouted(packet)
         if not 0 <= stamp.source < self.n or not self.plan.dead >> stamp.source & 1:
             raise self._bad_stamp(packet, f"it relays a hop of vertex {stamp.source}, which has not failed")
         hop = HopStamp(stamp.number, stamp.to, stamp.targets, stamp.version, stamp.clock, stamp.history)
-        return super().receive(Packet(stamp.source, packet.dest, hop, packet.message))
+        return Packet(stamp.source, packet.dest, hop, packet.message)
 
     def _check(self, packet: Packet[Any]) -> None:
         stamp = packet.stamp
-        if isinstance(stamp, Got) and stamp.number > self.hops:
-            raise self._unsent(packet, stamp.number, self.hops)
-        if isinstance(stamp, HopStamp):
+        if type(stamp) is HopStamp:
             super()._check(packet)
+        elif type(stamp) is Got and stamp.number > self.hops:
+            raise self._unsent(packet, stamp.number, self.hops)
 
     def _receive(self, packet: Packet[Any]) -> list[Effect]:
         stamp = packet.stamp
-        if isinstance(stamp, Got):
-            return self._confirm(1 << packet.source, stamp.number)
-        if isinstance(stamp, Stable):
-            for key in [key for key in self._kept if key[0] == packet.source and key[1] <= stamp.number]:
-                del self._kept[key]
-            return []
+        if type(stamp) is not HopStamp:
+            return self._receive_control(packet)
         # If it is lost, another that still waits has relayed it again.
         return [] if self._is_lost(packet.source, stamp.number) else super()._receive(packet)
+
+    def _receive_control(self, packet: Packet[Any]) -> list[Effect]:
+        stamp = packet.stamp
+        if type(stamp) is Got:
+            return self._confirm(1 << packet.source, stamp.number)
+        kept = self._kept[packet.source]
+        for number in [number for number in kept if number <= stamp.number]:
+            del kept[number]
+        return []
 
     def _note_arrival(self, packet: Packet[Any]) -> None:
         to = packet.stamp.to
         if to & (to - 1):
-            self._kept[packet.source, packet.stamp.number] = packet
+            self._kept[packet.source][packet.stamp.number] = packet
 
     def _take_hop(self, packet: Packet[Any]) -> list[Effect]:
         source, number, message = packet.source, packet.stamp.number, packet.message
@@ -140,10 +145,11 @@ class Relay(Forwarder):
         self._come[source] = number
         effects = super()._take_hop(packet)
         if not self.plan.dead >> source & 1:
-            self._ungot[source] = self._ungot.get(source, 0) + 1 + len(message.payload) // LARGE
-            if self._ungot[source] >= EVERY:
-                self._ungot[source] = 0
+            ungot = self._ungot.get(source, 0) + 1 + len(message.payload) // LARGE
+            if ungot >= EVERY:
+                ungot = 0
                 effects.append(Packet(self.me, source, Got(number)))
+            self._ungot[source] = ungot
         return effects
 
     def _confirm(self, who: int, number: int) -> list[Effect]:
@@ -176,10 +182,13 @@ class Relay(Forwarder):
     def _relay(self) -> list[Effect]:
         """Send what is kept of those that failed to whoever else was to get it."""
         effects: list[Effect] = []
-        for _, packet in sorted(self._kept.items()):
+        for packet in self._list_kept():
             if self.plan.dead >> packet.source & 1:
                 effects += self._relay_to(packet, packet.stamp.to & ~(1 << self.me))
         return effects
+
+    def _list_kept(self) -> list[Packet[Any]]:
+        return [kept[number] for _, kept in sorted(self._kept.items()) for number in sorted(kept)]
 
     def _relay_to(self, packet: Packet[Any], to: int) -> list[Effect]:
         hop, version = packet.stamp, self.topology.version
@@ -203,7 +212,7 @@ class Relay(Forwarder):
         failed = list(vertices)
         for vertex in failed:
             self._waived[vertex] = self._come.get(vertex, 0)
-        self._kept = {key: packet for key, packet in self._kept.items() if key[0] not in failed}
+            self._kept.pop(vertex, None)
         for key in [key for key in self._held if key[0] in failed]:
             del self._held[key]
         # In the order of a clock: what the lost hops alone told of, they tell no more.
@@ -229,11 +238,12 @@ class Relay(Forwarder):
         super()._learn(packet)
 
     def dump(self) -> dict[str, Any]:
-        return {**super().dump(), "kept": [plain(packet) for _, packet in sorted(self._kept.items())]}
+        return {**super().dump(), "kept": [plain(packet) for packet in self._list_kept()]}
 
     def _load(self, state: Any) -> None:
-        packets = [_packet(data, self.stamps) for data in state.get("kept", ())]
-        self._kept = {self._key(packet): packet for packet in packets}
+        self._kept.clear()
+        for packet in [_packet(data, self.stamps) for data in state.get("kept", ())]:
+            self._note_arrival(packet)
         super()._load(state)
 
 

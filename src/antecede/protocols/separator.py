@@ -58,7 +58,7 @@ class Resumed(Control, frozen=True, gc=False):
     version: int
 
 
-VERSIONED = (HopStamp, Resumed)
+VERSIONED = (HopStamp, Relayed, Resumed)
 """What is stamped with a version of the topology, and waits for it."""
 
 
@@ -132,21 +132,22 @@ class Separator(Relay):
 
     def receive(self, packet: Packet[Any]) -> list[Effect]:
         stamp = packet.stamp
-        early = isinstance(stamp, VERSIONED) and (self._joining or stamp.version > self.topology.version)
-        if isinstance(stamp, Relayed) and 0 <= stamp.source < self.n:
+        kind = type(stamp)
+        early = kind in VERSIONED and (self._joining or stamp.version > self.topology.version)
+        if kind is Relayed and 0 <= stamp.source < self.n:
             # Two that fail in one change may be cut in another order here.
             early = early or not self.plan.dead >> stamp.source & 1
         if early and packet.dest == self.me:
             self._early[_early_key(packet)] = packet
             self.early_from.add(packet.source)
             return []
-        return super().receive(packet)
+        return super().receive(self._unwrap(packet) if kind is Relayed else packet)
 
-    def _receive(self, packet: Packet[Any]) -> list[Effect]:
-        if isinstance(packet.stamp, Resumed):
+    def _receive_control(self, packet: Packet[Any]) -> list[Effect]:
+        if type(packet.stamp) is Resumed:
             self._resumed[packet.source, packet.stamp.failed] = packet.stamp
             return self._follow_resumed()
-        return super()._receive(packet)
+        return super()._receive_control(packet)
 
     def _take_hop(self, packet: Packet[Any]) -> list[Effect]:
         effects = super()._take_hop(packet)

@@ -46,10 +46,9 @@ class TopologicalHistories(Histories):
             self._grow(record, self.gone)
 
     def _filter(self, records: Iterable[Record], to: int) -> Iterable[Record]:
-        separators = self._separators() if self.r9 else []
-        if not separators:
-            return records
-        return [r for r in records if not any(self._may_omit(s, r, to) for s in separators)]
+        for separator in self._separators() if self.r9 else ():
+            records = [record for record in records if not self._may_omit(separator, record, to)]
+        return records
 
     def _may_omit(self, separator: int, record: Record, to: int) -> bool:
         return self._is_behind(separator, record, to) and self._is_known(separator, record)
