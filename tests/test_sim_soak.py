@@ -132,6 +132,16 @@ def test_histories_that_forget_by_time_are_drawn_where_the_network_keeps_it():
         assert examine(spec).findings == (), spec.command()
 
 
+def test_histories_that_forget_by_proof_are_drawn_too():
+    specs = [draw(4, number, ("history",), most=80) for number in range(40)]
+    proved = [spec for spec in specs if spec.parameters.get("r10")]
+    assert 0 < len(proved) < len(specs)
+    # With R7 and R8 hardly any evidence is left, so some leave them out.
+    assert any(not spec.parameters.get("r8", True) for spec in proved)
+    for spec in proved:
+        assert examine(spec).findings == (), spec.command()
+
+
 def test_drawn_runs_keep_what_their_protocol_promises():
     for number in range(27):
         spec = draw(9, number, most=80)

@@ -93,7 +93,8 @@ def _parameters(protocol: str, n: int, words: Words) -> dict[str, Any]:
         case "buffer":
             return {"pipelined": bool(pick(words, 2))}
         case "history":
-            return {rule: False for rule in ("r5", "r7", "r8") if not pick(words, 4)}
+            rules = {rule: False for rule in ("r5", "r7", "r8") if not pick(words, 4)}
+            return rules if pick(words, 4) else {**rules, "r10": True}
         case "underway":
             return {"k": _one(words, (None, 0, 1, n))}
         case "separator":
