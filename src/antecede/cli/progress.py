@@ -51,18 +51,21 @@ def pause_gc() -> Iterator[None]:
 
 
 @contextmanager
-def catch_interrupt() -> Iterator[Callable[[], bool]]:
-    """Within this, whether Ctrl-C was pressed; a second one raises KeyboardInterrupt."""
+def catch_interrupt(raises: bool = True) -> Iterator[Callable[[], int]]:
+    """Within this, how often Ctrl-C was pressed; a second one raises KeyboardInterrupt.
+
+    Who asks several times a second sets `raises` to False: an error that is raised in a finalizer would be lost.
+    """
     asked: list[int] = []
 
     def ask(number: int, frame: Any) -> None:
-        if asked:
+        if asked and raises:
             raise KeyboardInterrupt
         asked.append(number)
 
     before = signal.signal(signal.SIGINT, ask)
     try:
-        yield lambda: bool(asked)
+        yield lambda: len(asked)
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -96,7 +96,7 @@ def _run_simulation(
     engine, info = simulation.engine, simulation.info(run)
     with (
         nullcontext() if out is None else TraceWriter(out, info, replace=replace) as writer,
-        catch_interrupt() as stopped,
+        catch_interrupt() as interrupts,
         pause_gc(),
         show_progress("messages", simulation.spec.messages) as show,
     ):
@@ -108,11 +108,11 @@ def _run_simulation(
 
         if records:
             simulation.record(records[0] if len(records) == 1 else record_all)
-        while not engine.finished and not stopped():
+        while not engine.finished and not interrupts():
             before = engine.sent
             engine.advance(2048)
             show(engine.sent - before)
-        return engine.summary(), stopped()
+        return engine.summary(), interrupts() > 0
 
 
 def _list_findings(judge: Checker | None, summary: Summary, stopped: bool) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import count
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -137,8 +137,9 @@ def soak(
 ) -> None:
     """Draw runs from a seed and check each: protocol, topology, network, faults and workload differ every time.
 
-    Stops at Ctrl-C, after --seconds, --deliveries or --runs, or after ten failing runs. Each failing run is
-    printed as the command line that repeats it.
+    Stops after --seconds, --deliveries or --runs, after ten failing runs, or at Ctrl-C: the first one lets the
+    runs under way finish, a second one stops at once. Each failing run is printed as the command line that
+    repeats it.
     """
     from antecede.protocols import PROTOCOLS
     from antecede.sim.soak import CAUSAL
@@ -163,13 +164,12 @@ def soak(
         nodes, runs = True, 1
     last = None if runs is None else first + runs
     plan = Plan(seed, first, last, protocols, messages, nodes, scenario)
-    with catch_interrupt() as stopped, _progress(tally, started) as show:
-        for number, outcome in _produce_outcomes(
-            plan, jobs or os.cpu_count() or 1, lambda: is_enough() or stopped()
-        ):
+    workers = jobs or os.cpu_count() or 1
+    with catch_interrupt(raises=workers == 1) as interrupts, _progress(tally, started) as show:
+        for number, outcome in _produce_outcomes(plan, workers, is_enough, interrupts):
             tally.add(outcome)
             if outcome.findings:
-                tally.failures.append(_report_failure(plan, number, outcome, shrink_ and not stopped()))
+                tally.failures.append(_report_failure(plan, number, outcome, shrink_ and not interrupts()))
             show()
     _report(tally, seed, time.monotonic() - started, as_json)
     if tally.failures:
@@ -179,20 +179,23 @@ def soak(
 # The work
 
 
-def _produce_outcomes(plan: Plan, jobs: int, is_enough: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
-    """Runs one after the other, as they are finished. What is under way when it is enough is finished too."""
+def _produce_outcomes(
+    plan: Plan, jobs: int, is_enough: Callable[[], bool], interrupts: Callable[[], int]
+) -> Iterator[tuple[int, Outcome]]:
+    """Runs as they are finished. After the end, or one interrupt, those under way are finished; two end them."""
     numbers = iter(count(plan.first) if plan.last is None else range(plan.first, plan.last))
     if jobs == 1:
         for number in numbers:
-            if is_enough():
+            if is_enough() or interrupts():
                 return
             yield number, plan.work(number)
         return
+    announced = False
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), ignore_interrupts)
     working: dict[Future[Outcome], int] = {}
     try:
         while True:
-            while len(working) < 2 * jobs and not is_enough():
+            while len(working) < 2 * jobs and not is_enough() and not interrupts():
                 number = next(numbers, -1)
                 if number < 0:
                     break
@@ -203,9 +206,16 @@ def _produce_outcomes(plan: Plan, jobs: int, is_enough: Callable[[], bool]) -> I
             done, _ = wait(working, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 yield working.pop(future), future.result()
-            if is_enough():
+            if is_enough() or interrupts():
                 for future in [future for future in working if future.cancel()]:
                     del working[future]
+            if interrupts() and working and not announced:
+                announced = True
+                print_sentence("stopping when the runs under way are done; Ctrl-C again stops at once")
+            if interrupts() > 1:
+                for worker in active_children():
+                    worker.terminate()
+                raise KeyboardInterrupt
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -244,5 +244,5 @@ def open_stream(asked: Asked, step: str) -> Iterator[Streaming]:
         if text is not None:
             parse_duration(asked.command, option, text)
     checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
-    with open_work(asked.master, asked.remote, step) as work, catch_interrupt() as stop:
-        yield Streaming(work, checkpoint, stop)
+    with open_work(asked.master, asked.remote, step) as work, catch_interrupt() as interrupts:
+        yield Streaming(work, checkpoint, lambda: interrupts() > 0)
