@@ -81,9 +81,9 @@ def test_the_answer_in_json_and_in_words(capsys):
         "by_sender": "s",
         "by_number": 2,
     }
-    report(Findings({"violation": 1}, (row,)), "out/findings", as_json=True)
+    report(Findings({"violation": 1}, (row,), 1), "out/findings", as_json=True)
     said = capsys.readouterr()
     assert json.loads(said.out) == {"verdict": "no", "found": {"violation": 1}, "out": "out/findings"}
     assert said.err == "r: violation: p.1 at q, after s.2\nno: 1 violation; written to out/findings\n"
-    report(Findings({}, ()), "out/findings", as_json=False)
+    report(Findings({}, (), 1), "out/findings", as_json=False)
     assert capsys.readouterr().err == "yes: nothing wrong so far\n"

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -146,6 +147,27 @@ def test_an_output_that_cannot_be_written_is_refused(spark, tmp_path, capsys, co
     asked = {"order": [tmp_path / "in", *MATRIX], "verify": [tmp_path / "trace", *STREAM]}[command]
     line = read_refusal(capsys, command, *asked, "--out", tmp_path / "file" / "out")
     assert ": cannot write: Not a directory; nothing was written" in line
+
+
+@pytest.mark.parametrize("command", ["order", "verify"])
+def test_ctrl_c_before_the_first_micro_batch_is_not_an_answer(spark, tmp_path, capsys, command):
+    (tmp_path / "in").mkdir()
+    trace(tmp_path / "trace").unlink()
+    asked = {"order": [tmp_path / "in", *MATRIX], "verify": [tmp_path / "trace", *STREAM]}[command]
+    asked.remove("--once")
+    note = tmp_path / "out" / "checkpoint" / "antecede.json"
+
+    def interrupt():
+        deadline = time.monotonic() + 120
+        while not note.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=interrupt)
+    pressing.start()
+    code = run([command, *map(str, asked), "--out", str(tmp_path / "out")])
+    pressing.join()
+    assert (code, *capsys.readouterr()) == (130, "", "antecede: stopped\n")
 
 
 def test_ctrl_c_ends_a_stream_with_its_answer(tmp_path):

@@ -4,7 +4,8 @@ A contract for scripts
   0    done, and what was asked holds
   1    the answer is no: said in one line, and in --json
   2    the request or the input is wrong: one line says what and where
-  130  stopped by Ctrl-C before its end. What runs until Ctrl-C (soak, a stream, watch) ends with its answer
+  130  stopped by Ctrl-C before its end. What runs until Ctrl-C (soak, a stream, watch) ends with its answer, if it
+       has one: a stream has none before its first micro-batch is done
 `--json` prints one JSON object on standard output; everything meant for people goes to standard error.
 
 A command is a function in its own module, listed in `DOORS`. It raises `typer.Exit(1)` to say no, and

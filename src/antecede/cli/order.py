@@ -265,6 +265,8 @@ def order_stream(rows: Rows, asked: Asked) -> None:
             stop=stop,
             note=lambda told: say_progress(work, told),
         )
+    if stop() and not outcome.batches:
+        raise KeyboardInterrupt
     report_stream(outcome, delivered, asked.as_json)
     if not outcome.complete:
         raise typer.Exit(1)

@@ -41,6 +41,8 @@ def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
             judged = verify_files(
                 work.spark, StreamFiles(source), named, consumer, findings, checkpoint, **options
             )
+    if stop() and not judged.batches:
+        raise KeyboardInterrupt
     report(judged, findings, asked.as_json, columns)
     if set(judged.counts) - {"missing"}:
         raise typer.Exit(1)

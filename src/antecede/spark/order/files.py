@@ -36,7 +36,14 @@ from antecede.spark.stream.api import Asked, order_stream
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
-from antecede.spark.stream.status import Progress, is_idle, observed_metrics, status_of, sum_up_waiting
+from antecede.spark.stream.status import (
+    Progress,
+    Status,
+    is_idle,
+    observed_metrics,
+    status_of,
+    sum_up_waiting,
+)
 from antecede.spark.tables import StreamFiles, TableFiles, read_table, refuse_directory
 from antecede.spark.trace import Trace, refuse_files
 from antecede.storage import absolute, join, readable, whole
@@ -304,7 +311,8 @@ def order_files(
         totals = run_query(spark, kept, query, once=once, every_s=every, stop=stop)
         # A micro-batch without rows calls only the buckets whose time is up.
         known = bool(last) and last[0].batch == totals.batch and last[0].status.rows_in > 0
-        status = last[0].status if known else sum_up_waiting(spark, checkpoint)
+        begun = totals.batch >= 0
+        status = last[0].status if known else sum_up_waiting(spark, checkpoint) if begun else Status()
         counts = {kind: totals.counts.get(kind, 0) for kind in (*KINDS, BROKEN_LINES)}
         return StreamOutcome(
             totals.batch + 1,

@@ -143,6 +143,8 @@ class Findings(Struct, frozen=True):
     """Kind -> how many; those that there are."""
     first: tuple[Mapping[str, Any], ...]
     """One of each kind."""
+    batches: int
+    """Micro-batches that are done."""
 
 
 class Noting(Running, total=False):
@@ -232,6 +234,7 @@ def write_findings(
     return Findings(
         {kind: totals.counts[kind] for kind in kinds if totals.counts.get(kind)},
         tuple(totals.examples[kind] for kind in kinds if kind in totals.examples),
+        totals.batch + 1,
     )
 
 
