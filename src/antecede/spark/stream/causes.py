@@ -47,7 +47,9 @@ from antecede.watch.status import CAUSES_MOST
 
 __all__ = ["CausesBucket", "CausesSettings", "load_held"]
 
-STATE_VERSION: Final = 5
+STATE_VERSION: Final = 6
+
+NONE: Final[dict[Any, None]] = {}
 
 Key = tuple[str, Any]
 """A partition, and an identifier in it."""
@@ -119,14 +121,16 @@ class CausesBucket(Bucket):
         self.held: dict[Key, Held] = {}
         self.waiters: dict[Key, list[Key]] = {}
         """Cause -> the rows that wait for it."""
-        self.emitted: set[Key] = set()
+        self.emitted: dict[str, dict[Any, None]] = {}
+        """Partition -> the identifiers that came out. No sets, and no pairs of both: Spark looks for garbage after each
+        task, in every set and pair that is kept, but not in a dictionary that has texts or numbers alone."""
         self.given_up: dict[Key, int] = {}
         """Cause -> when it was given up."""
         self.positions: dict[str, tuple[int, int]] = {}
         """Partition -> its next position, and when it was given one last; those that were given one long ago first."""
-        self.ages: deque[tuple[int, list[Key]]] = deque()
+        self.ages: deque[tuple[int, dict[str, tuple[Any, ...]]]] = deque()
         """What came out, by time."""
-        self.fresh: list[Key] = []
+        self.fresh: dict[str, list[Any]] = {}
         """What came out in the last step."""
         self.touched: set[str] = set()
         """Partitions that got positions in the last step."""
@@ -135,13 +139,13 @@ class CausesBucket(Bucket):
         self._unnamed = 0
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
-        self.fresh, self.touched = [], set()
+        self.fresh, self.touched = {}, set()
         self._forget(now)
         return super().advance(rows, now)
 
     def decide(self, table: pa.Table, came: int, now: int, out: Output) -> Numbers:
         old, ready = len(table) - came, Ready()
-        for key in [key for key in self.waiters if key in self.emitted]:
+        for key in [key for key in self.waiters if self.has_emitted(*key)]:
             # A query that remembers for longer than the one before knows it again.
             self._emit(list(self._wake(key)), ready)
         if came:
@@ -154,7 +158,7 @@ class CausesBucket(Bucket):
         if self.patience_ms is not None:
             self._expire(now - self.patience_ms, now, ready)
         if self.fresh:
-            self.ages.append((now, self.fresh))
+            self.ages.append((now, {partition: tuple(ids) for partition, ids in self.fresh.items()}))
         kinds = np.full(len(ready.rows), DELIVERED)
         kinds[list(ready.kinds)] = list(ready.kinds.values())
         out.waits = ready.lacks
@@ -171,21 +175,32 @@ class CausesBucket(Bucket):
     def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Ready) -> None:
         emitted, held, waiters, given_up = self.emitted, self.held, self.waiters, self.given_up
         for row, partition, id, causes in rows:
-            key = (partition, id)
+            known = emitted.get(partition, NONE)
             # Most rows come after their causes, and nothing waits for them.
-            if id is None or key in emitted or key in held or given_up:
+            if id is None or id in known or given_up or (held and (partition, id) in held):
                 self._take(row, partition, id, causes, now, out)
                 continue
             for cause in causes:
-                if (partition, cause) not in emitted:
+                if cause not in known:
                     self._take(row, partition, id, causes, now, out)
                     break
             else:
                 out.rows.append(row)
-                emitted.add(key)
-                self.fresh.append(key)
-                if key in waiters:
+                self._remember(partition, id)
+                if waiters and (key := (partition, id)) in waiters:
                     self._emit(self._wake(key), out)
+
+    def has_emitted(self, partition: str, id: Any) -> bool:
+        return id in self.emitted.get(partition, NONE)
+
+    def _remember(self, partition: str, id: Any) -> None:
+        """Note that this came out."""
+        fresh = self.fresh.get(partition)
+        if fresh is None:
+            fresh = self.fresh[partition] = []
+            self.emitted.setdefault(partition, {})
+        fresh.append(id)
+        self.emitted[partition][id] = None
 
     def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: Ready) -> None:
         if id is None:
@@ -194,7 +209,7 @@ class CausesBucket(Bucket):
             key: Key = (partition, (self._unnamed,))
         else:
             key = (partition, id)
-            if key in self.emitted:
+            if self.has_emitted(*key):
                 out.add(row, REPEATED)
                 return
             if key in self.held:
@@ -203,7 +218,7 @@ class CausesBucket(Bucket):
         missing, lacks = set(), []
         for cause in causes:
             named = (partition, cause)
-            if named in self.emitted:
+            if self.has_emitted(*named):
                 continue
             if named in self.given_up:
                 lacks.append(cause)
@@ -222,15 +237,14 @@ class CausesBucket(Bucket):
         while queue:
             key, one = queue.popleft()
             partition, id = key
-            lacks = [cause for cause in one.lacks if (partition, cause) not in self.emitted] or None
+            lacks = [cause for cause in one.lacks if not self.has_emitted(partition, cause)] or None
             late = self.given_up.pop(key, None) is not None
             for copy, row in enumerate(one.rows):
                 kind = REPEATED if copy else LATE if late else DELIVERED if lacks is None else RELEASED
                 out.add(row, kind, None if copy else lacks)
             if isinstance(id, tuple):
                 continue
-            self.emitted.add(key)
-            self.fresh.append(key)
+            self._remember(partition, id)
             queue.extend(self._wake(key))
 
     def _wake(self, key: Key) -> Iterator[tuple[Key, Held]]:
@@ -283,16 +297,25 @@ class CausesBucket(Bucket):
         for key in [key for key, when in self.given_up.items() if when <= before]:
             del self.given_up[key]
         self.forgotten = max(self.forgotten, before)
-        old = list(takewhile(lambda one: one[1][1] <= before, self.positions.items()))
+        old = self._list_old(before)
         holding = {key[0] for key in self.held} if old else set()
-        for partition, (position, _) in old:
-            del self.positions[partition]
+        for partition in old:
+            position, _ = self.positions.pop(partition)
             if partition in holding:
                 self.positions[partition] = position, now
 
+    def _list_old(self, before: int) -> list[str]:
+        """Partitions that were given no position since."""
+        return [name for name, _ in takewhile(lambda one: one[1][1] <= before, self.positions.items())]
+
     def _forget_identifiers(self, before: int) -> None:
         while self.ages and self.ages[0][0] <= before:
-            self.emitted.difference_update(self.ages.popleft()[1])
+            for partition, ids in self.ages.popleft()[1].items():
+                known = self.emitted[partition]
+                for id in ids:
+                    known.pop(id, None)
+                if not known:
+                    del self.emitted[partition]
 
     # What comes out
 
@@ -319,7 +342,7 @@ class CausesBucket(Bucket):
 
     def list_missing(self, most: int | None = None) -> Iterator[Missing]:
         """Causes that are not here, and cycles."""
-        missing = [key for key in self.waiters if key not in self.held and key not in self.emitted]
+        missing = [key for key in self.waiters if key not in self.held and not self.has_emitted(*key)]
         direct = sorted(missing, key=lambda key: (-len(self.waiters[key]), str(key)))[:most]
         cycles = self.find_cycles()
         caught = {row for cycle in cycles for row in cycle}
@@ -406,7 +429,7 @@ class CausesBucket(Bucket):
         if not self.touched:
             return None
         return msgspec.msgpack.encode(
-            [[now, self.fresh, {one: self.positions[one][0] for one in self.touched}]]
+            [[now, {one: [self.positions[one][0], self.fresh.get(one, ())] for one in self.touched}]]
         )
 
     @classmethod
@@ -431,18 +454,21 @@ class CausesBucket(Bucket):
         bucket.forgotten = state.get("forgotten", -1)
         if earlier is not None:
             bucket.emitted, bucket.ages, bucket.positions = earlier.emitted, earlier.ages, earlier.positions
-        for when, fresh, positions in (one for piece in pieces for one in msgspec.msgpack.decode(piece)):
+        for when, fresh in (one for piece in pieces for one in msgspec.msgpack.decode(piece)):
             # As it was forgotten then: an identifier may have come again, and is known by the later one.
             bucket._forget_identifiers(when - settings.remember_ms)
-            keys = list(map(tuple, fresh))
-            bucket.ages.append((when, keys))
-            bucket.emitted.update(keys)
-            for partition, position in positions.items():
+            for partition, (position, ids) in fresh.items():
+                if ids:
+                    bucket.emitted.setdefault(partition, {}).update(dict.fromkeys(ids))
                 bucket.positions.pop(partition, None)
                 bucket.positions[partition] = position, when
-        known = {name: placed for name, placed in bucket.positions.items() if placed[1] > bucket.forgotten}
-        known |= {name: tuple(placed) for name, placed in state["positions"].items()}
-        bucket.positions = dict(sorted(known.items(), key=lambda one: one[1][1]))
+            bucket.ages.append((when, {name: tuple(ids) for name, (_, ids) in fresh.items() if ids}))
+        for partition in bucket._list_old(bucket.forgotten):
+            del bucket.positions[partition]
+        kept = {partition: tuple(placed) for partition, placed in state["positions"].items()}
+        if not kept.items() <= bucket.positions.items():
+            placed = sorted((bucket.positions | kept).items(), key=lambda one: one[1][1])
+            bucket.positions = dict(placed)
         return bucket
 
 

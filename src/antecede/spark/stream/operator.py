@@ -28,6 +28,7 @@ import hashlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -278,8 +279,9 @@ def make_step(settings: BucketSettings, token: str) -> Any:
     def step(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         before = bytes(state.get[0]) if state.exists else None
         now = state.getCurrentProcessingTimeMs()
-        bucket = take_bucket((token, key[0]), before, settings.open)
-        after, out = advance_bucket(bucket, frames, now)
+        with defer_gc():
+            bucket = take_bucket((token, key[0]), before, settings.open)
+            after, out = advance_bucket(bucket, frames, now)
         keep_bucket((token, key[0]), after, bucket)
         state.update((after,))
         if bucket.deadline is not None:
@@ -313,8 +315,9 @@ class Processor(StatefulProcessor):
         name, head = (self.token, key), self.head.get()
         before = None if head is None else bytes(head[0])
         trail = Trail() if head is None else Trail(int(head[1]), bytes(head[2]))
-        bucket = self.take(name, before, trail)
-        after, out = advance_bucket(bucket, frames, now)
+        with defer_gc():
+            bucket = self.take(name, before, trail)
+            after, out = advance_bucket(bucket, frames, now)
         bucket.trail = trail = self.add(bucket, trail, now)
         self.head.update((after, *trail))
         keep_bucket(name, after + trail.chain, bucket)
@@ -374,6 +377,17 @@ class Processor(StatefulProcessor):
         pass
 
 
+@contextmanager
+def defer_gc() -> Iterator[None]:
+    """Whatever a bucket makes of its state and rows stays or goes with them, and looking for garbage among it takes a
+    third of the time. Spark collects garbage after each task."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def advance_bucket(
     bucket: BucketOfRows, frames: Iterable[pd.DataFrame], now: int
 ) -> tuple[bytes, pd.DataFrame]:
@@ -382,14 +396,8 @@ def advance_bucket(
 
     blobs = [blob for frame in frames for blob in frame["rows"] if blob is not None]
     rows = pa.concat_tables([from_ipc(blob) for blob in blobs]) if blobs else None
-    # Whatever a bucket makes of its rows stays or goes with them, and looking for garbage among it takes a third of the
-    # time. Spark collects garbage after each task.
-    gc.disable()
-    try:
-        out, status = bucket.advance(rows, now)
-        after = bucket.dump()
-    finally:
-        gc.enable()
+    out, status = bucket.advance(rows, now)
+    after = bucket.dump()
     pieces = split_output(out)
     words = [msgspec.json.encode(status).decode(), *[None] * (len(pieces) - 1)]
     return after, pd.DataFrame({"rows": pieces, "status": words})
