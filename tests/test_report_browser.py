@@ -89,6 +89,24 @@ def test_each_of_a_few_processes_is_named_beside_the_channels(open_page):
         assert page.locator(f"{side} span").all_inner_texts() == ["p1", "p2", "p3"]
 
 
+def test_each_row_of_the_overview_stands_beside_its_name(open_page):
+    run = samples.simulate_run(RunSpec(protocol="fifo", processes=6, messages=60))
+    page = open_page(samples.tables([run]))
+    heat = page.locator(".overview .heat").bounding_box()
+    names = [name.bounding_box() for name in page.locator(".overview .y span").all()]
+    assert len(names) == 6
+    for row, name in enumerate(names):
+        middle = heat["y"] + heat["height"] * (row + 0.5) / 6
+        assert name["y"] < middle < name["y"] + name["height"]
+
+
+def test_no_option_of_a_command_is_broken_on_a_phone(open_page):
+    page = open_page(samples.triangle(), width=360)
+    words = page.locator("#about .command code span").all()
+    assert "--out" in [word.inner_text() for word in words]
+    assert all(word.evaluate("node => node.getClientRects().length") == 1 for word in words)
+
+
 def test_nothing_is_cut_on_a_phone(open_page, compared):
     page = open_page(compared, width=360)
     about = page.locator("nav a", has_text="About")

@@ -135,7 +135,8 @@ function copyable(text) {
     catch { getSelection().selectAllChildren(code); button.textContent = 'selected'; }
     setTimeout(() => { button.textContent = 'copy'; }, 1500);
   }}, 'copy');
-  const code = el('code', {}, text);
+  // A browser may break a line after any hyphen, also inside --option. Only a long name may be broken.
+  const code = el('code', {}, text.split(/( +)/).map(word => word.length > 30 ? word : el('span', {}, word)));
   return el('span', {class: 'command'}, code, button);
 }
 const empty = (...words) => el('p', {class: 'empty'}, ...words);
