@@ -200,6 +200,18 @@ def test_a_partition_is_named_by_its_values(browser, page, board):
     window.close()
 
 
+def test_the_page_tells_cycles_from_messages(browser, page, board):
+    now = time.time_ns() // 1_000_000
+    one = Cause("r", "m1", 0, 0, 2, now, counted="id")
+    cycle = Cause("r", "a -> b -> a", 0, 0, 2, now, counted="cycle")
+    board.write(status(31, now, held=4, causes=(one, cycle)))
+    window = browser.new_page()
+    window.goto(page.url)
+    window.locator("#causes td", has_text="a -> b").wait_for()
+    assert "1 message and 1 cycle hold up 4 rows:" in window.locator("#causes").inner_text()
+    window.close()
+
+
 def test_the_command_prints_the_newest_status(board, capsys):
     assert run(["watch", str(board.directory.parent), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batch"] == 30
@@ -226,7 +238,7 @@ def test_a_browser_shows_it_and_follows(browser, page, board, tmp_path, width, s
     window.locator("#causes tbody tr").nth(1).wait_for(timeout=10_000)
     assert "running, batch 30" in window.locator("#state").inner_text()
     assert "orders 41" in window.locator("#causes").inner_text()
-    assert "8 messages hold up 57" in window.locator("#causes").inner_text()
+    assert "8 messages hold up 57 rows:" in window.locator("#causes").inner_text()
     assert "stock 5" in window.locator("#found").inner_text()
     assert window.locator("#frontier tbody tr").count() == 3
     assert HOSTILE in window.locator("#frontier").inner_text()

@@ -27,7 +27,7 @@ STATUS = "status"
 
 def watch(
     path: Path = argument("The checkpoint of a stream, or its directory of statuses.", metavar="DIR"),
-    port: int = option("Where to serve the page.  [default: any that is free]", default=0),
+    port: int = option("Where to serve the page.", default=0, show_default="any that is free"),
     terminal: bool = flag("No page: show the figures here.", "--terminal"),
     show: Open = False,
     as_json: bool = flag("Print the newest status as one JSON object, and end.", "--json"),

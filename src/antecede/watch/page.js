@@ -110,13 +110,16 @@ function ordinal(number) {
   const teen = [11, 12, 13].includes(number % 100);
   return `${number}${teen ? 'th' : ['th', 'st', 'nd', 'rd'][number % 10] ?? 'th'}`;
 }
+const plural = (many, what) => `${whole.format(many)} ${what}${many === 1 ? '' : 's'}`;
 function drawCauses(last, now) {
   if (!last.causes.length) return $('causes').replaceChildren(el('p', {class: 'empty'}, 'Nothing waits.'));
   const rows = last.causes.map(c => [
     words(c), c.group ? `${place(c.receiver)}, ${c.group}` : place(c.receiver), whole.format(c.held), ago(now - c.since_ms)]);
-  const many = last.causes.reduce((sum, c) => sum + c.last - c.first + 1, 0);
-  const least = last.causes.length < CAUSES_MOST ? '' : 'at least ';
-  const told = `${least}${whole.format(many)} message${many === 1 ? ' holds' : 's hold'} up ${whole.format(last.held)}:`;
+  const cycles = last.causes.filter(c => c.counted === 'cycle').length;
+  const messages = last.causes.reduce((sum, c) => sum + c.last - c.first + 1, 0) - cycles;
+  const things = [[messages, 'message'], [cycles, 'cycle']].filter(([many]) => many).map(([many, what]) => plural(many, what));
+  const least = last.causes.length < CAUSES_MOST ? '' : 'At least ';
+  const told = `${least}${things.join(' and ')} ${messages + cycles === 1 ? 'holds' : 'hold'} up ${plural(last.held, 'row')}:`;
   $('causes').replaceChildren(el('p', {}, told), ...table([['waits for'], ['at'], ['held', true], ['since', true]], rows));
 }
 function drawFound(last) {
