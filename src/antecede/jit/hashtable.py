@@ -2,12 +2,11 @@
 
 Open addressing, linear probing. The key is (sender, number), or any other pair of an integer from 0 to 2³¹ - 1 and an
 int64; the value is 0 to 2³¹ - 1. A slot has two columns, the number and the sender (upper half) with the value (lower
-half), so that one cache line answers a look-up; `new_table(entries, columns)` adds columns that are the user's own.
+half), so that one cache line answers a look-up.
 
     at = find(table, sender, number)         its slot or, if it is not there, the empty one where it belongs
     if value_at(table, at) == EMPTY:
         insert(table, at, sender, number, value)
-    table[at, 2]                             the user's own column
     remove(table, at)
 
 Removal moves later entries back, so there are no tombstones, and a table that messages pass through stays as fast as it
@@ -42,19 +41,19 @@ NUMBERS: Final = np.uint64(0xBF58476D1CE4E5B9)
 HALF: Final = np.uint64(32)
 
 
-def new_table(entries: int, columns: int = 0) -> Array:
-    """Empty, with room for so many, and with so many columns of the user's own."""
+def new_table(entries: int) -> Array:
+    """Empty, with room for so many."""
     length = 64
     while length < 4 * entries:
         length *= 2
-    table = np.zeros((length, 2 + columns), np.int64)
+    table = np.zeros((length, 2), np.int64)
     table[:, 1] = EMPTY
     return table
 
 
 def grown(table: Array) -> Array:
     """The same entries in a table twice as long."""
-    larger = new_table(len(table) // 2, table.shape[1] - 2)
+    larger = new_table(len(table) // 2)
     rehash(table, larger)
     return larger
 
@@ -107,8 +106,7 @@ def remove(table, at):  # type: ignore[no-untyped-def]
             break
         begin = home(table[at, 1] >> 32, table[at, 0], mask)
         if (at - begin) & mask >= (at - hole) & mask:
-            for column in range(table.shape[1]):
-                table[hole, column] = table[at, column]
+            table[hole, 0], table[hole, 1] = table[at, 0], table[at, 1]
             hole = at
     table[hole, 1] = EMPTY
 
@@ -119,8 +117,7 @@ def rehash(old, table):  # type: ignore[no-untyped-def]
     for slot in range(len(old)):
         if old[slot, 1] != EMPTY:
             at = find(table, old[slot, 1] >> 32, old[slot, 0])
-            for column in range(table.shape[1]):
-                table[at, column] = old[slot, column]
+            table[at, 0], table[at, 1] = old[slot, 0], old[slot, 1]
 
 
 @native
