@@ -17,6 +17,7 @@ from antecede.spark.measure.facts import bound
 from antecede.spark.run_tasks import number_groups, whole_pieces
 from antecede.trace import EVENTS, RUNS, RunInfo, TraceWriter
 from antecede.trace.columns import Names, Rows, rows_of
+from antecede.trace.plan import plan
 from tests.spark.random_traces import make_trace
 from tests.spark.test_measure_chains import Expected, close
 
@@ -104,20 +105,21 @@ def test_any_dataframe_will_do(spark, tmp_path):
 
 def test_a_long_run_is_shared_by_several_tasks(spark, tmp_path, monkeypatch):
     """One for each block of clocks; short runs share another."""
-    monkeypatch.setattr(chains, "LONG", 100)
+    monkeypatch.setattr(chains, "LONG", 200)
     monkeypatch.setattr(chains, "BLOCK", 2)
     # Not in this process, however few they are.
     monkeypatch.setattr(api, "FEW", 0)
     runs = {"a-long": make_trace(7, processes=5, events=300), **some_runs(1200, 3, events=20)}
-    measures = measure(Trace.read(spark, written(tmp_path, runs, 2)))
+    trace = Trace.read(spark, written(tmp_path, runs, 2))
+    measures = measure(trace)
     check(measures, runs)
-    rows = {run: len(events) for run, (_, events) in runs.items()}
     names = {run: tuple(names) for run, (names, _) in runs.items()}
-    shares = chains.share_runs(names, dict.fromkeys(runs, ()), rows)
-    assert [[(s.run, s.low, s.high) for s in task] for task in shares[:3]] == [
-        [("a-long", 0, 1)],
-        [("a-long", 1, 3)],
-        [("a-long", 3, 5)],
+    assert trace.files is not None
+    shares = chains.share_files(trace.files, plan(trace.files, names), names)
+    assert [[(part.run, part.block) for part in given.chunk.parts] for given in shares[:3]] == [
+        [("a-long", (0, 1))],
+        [("a-long", (1, 3))],
+        [("a-long", (3, 5))],
     ]
     assert len(shares) == 4
     measures.release()

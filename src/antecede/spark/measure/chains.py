@@ -9,9 +9,9 @@ other, and are kept by the task until it has read them as often as it needs.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Final
 from urllib.parse import unquote
 
@@ -32,11 +32,12 @@ from antecede.storage import absolute
 from antecede.trace.columns import ORDER_COLUMNS, Names, Rows, by_run, rows_of
 from antecede.trace.footers import Footer, Group
 from antecede.trace.parquet import read_part
-from antecede.trace.plan import ROWS, Part, Plan
+from antecede.trace.plan import ROWS, Part, Plan, group_parts
 from antecede.trace.schema import RECEIVE
 from antecede.verification.findings import Impossible
 from antecede.verification.local import follow_chains
 from antecede.verification.schema import impossible
+from antecede.verification.tasks import Assignment
 from antecede.verification.tasks import Share as Reading
 
 __all__ = ["COLUMNS", "Found", "add_shares", "follow_files", "follow_rows", "tied"]
@@ -44,24 +45,13 @@ __all__ = ["COLUMNS", "Found", "add_shares", "follow_files", "follow_rows", "tie
 COLUMNS: Final = ("run", *ORDER_COLUMNS)
 
 LONG: Final = 2 * ROWS
-"""Rows from which a run is shared by several tasks."""
+"""Rows from which a run is shared by several tasks. Short runs share a task of half as many."""
 BLOCK: Final = 64
 """Entries of clocks that one task follows: merging so many costs about as much as reading the events."""
 TASKS: Final = 64
 """Tasks among which runs in no order are dealt, on a cluster of few cores."""
 HELD: Final = 1 << 26
 """Bytes of a run that a task holds in memory; a longer one goes to a file."""
-
-
-class Share(Struct, frozen=True):
-    """What a task does with one run: it follows the entries low to high - 1 of its clocks."""
-
-    run: str
-    processes: tuple[str, ...]
-    parts: tuple[Part, ...]
-    rows: int
-    low: int
-    high: int
 
 
 class Found(Struct, frozen=True):
@@ -79,46 +69,21 @@ class Found(Struct, frozen=True):
     """The fields of a `BadTrace`."""
 
 
-def share_runs(
-    processes: Mapping[str, tuple[str, ...]], parts: Mapping[str, Sequence[Part]], rows: Mapping[str, int]
-) -> list[tuple[Share, ...]]:
-    """The shares of each task, the longest first: no long one is left over when the others are done."""
-    tasks: list[tuple[Share, ...]] = []
-    held: list[Share] = []
-    for run in sorted(parts, key=lambda run: -rows[run]):
-        names, size = processes[run], rows[run]
-        count = -(-len(names) // BLOCK) if size >= LONG else 1
-        edges = [len(names) * i // count for i in range(count + 1)]
-        shares = [Share(run, names, tuple(parts[run]), size, *edge) for edge in pairwise(edges)]
-        if size >= LONG:
-            tasks += [(share,) for share in shares]
-            continue
-        if held and sum(share.rows for share in held) + size > ROWS:
-            tasks.append(tuple(held))
-            held = []
-        held += shares
-    return [*tasks, tuple(held)] if held else tasks
-
-
 # In tasks
 
 
-def follow_shares(shares: Sequence[Share]) -> list[Found]:
-    """What one task does."""
-    return [follow_share(share) for share in shares]
+def follow_parts(given: Assignment) -> list[Found]:
+    """What one task does: each part is a run, of whose clocks it follows the entries of a block."""
+    return [follow_part(part, Names.of(given.processes[part.run])) for part in given.chunk.parts]
 
 
-def follow_share(share: Share) -> Found:
+def follow_part(part: Part, names: Names) -> Found:
     """Read the run's files, as often as it takes."""
-    names = Names.of(share.processes)
+    assert part.block is not None
     # One task reads all that is read later, too: whoever cannot read a run's files refuses the run.
-    more = READ if share.low == 0 else ()
-    place = share.parts[0].pieces[0].path.rpartition("/")[0] if share.parts else "events"
-
-    def read() -> Iterator[tuple[str, Rows]]:
-        return chain.from_iterable(read_part(part, names, more) for part in share.parts)
-
-    return follow(share.run, names, read, place, (share.low, share.high))
+    more = READ if part.block[0] == 0 else ()
+    place = part.through[0].pieces[0].path.rpartition("/")[0]
+    return follow(part.run, names, partial(read_part, part, names, more), place, part.block)
 
 
 def follow_sorted(
@@ -206,20 +171,30 @@ def follow_files(
     """What the clocks of runs come to whose files are in order: by tasks on Spark, or in this process."""
     shared = share_files(files, planned, processes)
     if spark is not None:
-        return [one for answer in run_tasks(spark, shared, follow_shares) for one in answer]
+        return [one for answer in run_tasks(spark, shared, follow_parts) for one in answer]
     with kernels_for(sum(file.rows for file in files)):
-        return [one for shares in shared for one in follow_shares(shares)]
+        return [one for given in shared for one in follow_parts(given)]
 
 
 def share_files(
     files: Iterable[Footer], planned: Plan, processes: Mapping[str, tuple[str, ...]]
-) -> list[tuple[Share, ...]]:
-    """The runs that each task follows."""
+) -> list[Assignment]:
+    """What each task follows, the longest runs first: no long one is left over when the others are done."""
     parts: dict[str, list[Part]] = {}
     for chunk in planned.chunks:
         for part in chunk.parts:
             parts.setdefault(part.run, []).append(part)
-    return share_runs(processes, parts, rows_of_runs(files))
+    rows, shares = rows_of_runs(files), list[tuple[Part, int]]()
+    for run in sorted(parts, key=lambda run: -rows[run]):
+        many, through = len(processes[run]), tuple(parts[run])
+        count = -(-many // BLOCK) if rows[run] >= LONG else 1
+        edges = [many * i // count for i in range(count + 1)]
+        for number, edge in enumerate(pairwise(edges)):
+            shares.append((Part(run, number, count, (), through=through, block=edge), rows[run]))
+    return [
+        Assignment(chunk, {part.run: processes[part.run] for part in chunk.parts})
+        for chunk in group_parts(shares, LONG // 2)
+    ]
 
 
 def add_shares(found: Iterable[Found]) -> dict[str, Found]:
