@@ -166,14 +166,10 @@ def share(there: Mapping[Part, int], most: int) -> dict[Part, int]:
     first = {one: min(many, 1) for one, many in there.items()}
     if sum(first.values()) > most:
         first = dict.fromkeys(there, 0)
-    rest = most - sum(first.values())
-    more = {one: many - first[one] for one, many in there.items()}
-    whole = sum(more.values())
-    taken = {one: first[one] + many * rest // whole for one, many in more.items()}
-    left = most - sum(taken.values())
-    # What does not divide goes to those with the largest remainders.
-    for one in sorted(more, key=lambda one: (-(more[one] * rest % whole), one)):
-        if left and taken[one] < there[one]:
-            taken[one] += 1
-            left -= 1
+    rest, taken, before = most - sum(first.values()), dict[Part, int](), 0
+    whole = total - sum(first.values())
+    for one, many in there.items():
+        after = before + many - first[one]
+        taken[one] = first[one] + after * rest // whole - before * rest // whole
+        before = after
     return taken
