@@ -126,10 +126,11 @@ class Walk:
         """The clocks after the chunk, of processes and of the messages that are delivered later."""
         summary, base, clocks = boundary.summary, self._base, self._clocks
         crossing = self._number_crossing(boundary.flights)
-        self._seen = resolve_seen(
-            summary.seen, summary.heard, summary.marks, base, clocks, crossing, self._seen
-        )
-        self._clocks = resolve(summary.clocks, summary.heard, summary.marks, base, clocks, crossing)
+        heard = (summary.heard, summary.marks)
+        news = [entry_of(*heard, q, clocks, crossing, self._seen, q, q) for q in range(self.n)]
+        # If its entry clock came back to a process, then with a message that it had sent in the chunk.
+        self._seen = np.where(summary.seen > 0, base + summary.seen, news)
+        self._clocks = resolve(summary.clocks, *heard, base, clocks, crossing)
         used = self._list_used(boundary)
         rows = (summary.flight_clocks[used], summary.flight_heard[used], summary.flight_marks[used])
         for row, clock in zip(used, resolve(*rows, base, clocks, crossing), strict=True):
@@ -230,17 +231,3 @@ def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyp
 def raise_to(clock, other):  # type: ignore[no-untyped-def]
     for entry in range(len(clock)):
         clock[entry] = max(clock[entry], other[entry])
-
-
-@allocating
-def resolve_seen(own, heard, marks, base, clocks, crossing, seen):  # type: ignore[no-untyped-def]
-    """What each process knows of its own sends from others, after the chunk.
-
-    If its entry clock came back to it, then with a message that it had sent in the chunk: `own` says so.
-    """
-    absolute = np.zeros(len(seen), np.int64)
-    for q in range(len(own)):
-        absolute[q] = entry_of(heard, marks, q, clocks, crossing, seen, q, q)
-        if own[q]:
-            absolute[q] = base[q] + own[q]
-    return absolute

@@ -51,7 +51,7 @@ from antecede.verification.state import (
     words_for,
 )
 
-__all__ = ["MEMORY", "Part", "Scan", "Summary", "TooManySymbols", "TooMuchInFlight", "columns_of"]
+__all__ = ["MEMORY", "Part", "Scan", "Summary", "TooManySymbols", "TooMuchInFlight"]
 
 Array: TypeAlias = NDArray[Any]
 

@@ -18,12 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antecede.blob import pack, unpack
-from antecede.jit import allocating, native
-from antecede.jit.hashtable import EMPTY, find, look_up, table_of
+from antecede.jit.hashtable import EMPTY, look_up, table_of
 from antecede.trace.columns import Rows
 from antecede.trace.schema import SEND
 from antecede.verification.boundaries import UNKNOWN, Boundary
-from antecede.verification.chunk import columns_of
 from antecede.verification.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
 
 __all__ = ["Found", "Resolved", "Search", "distinct", "resolve_unknown", "unknown_of"]
@@ -68,29 +66,15 @@ class Search:
         self._found: list[Found] = []
 
     def feed(self, rows: Rows) -> None:
-        columns = columns_of(rows)
-        hits = np.empty(len(rows), np.int64)
-        hits = hits[: seek(columns, self._wanted, hits)]
-        sends = rows.take(hits)
-        offsets = sends.offsets.astype(np.int64)
-        self._found.append(Found(sends.sender, sends.number, self._position + hits, offsets, sends.to))
+        sends = np.flatnonzero((rows.kind == SEND) & ~rows.control)
+        hits = sends[look_up(self._wanted, rows.sender[sends], rows.number[sends]) != EMPTY]
+        found = rows.take(hits)
+        offsets = found.offsets.astype(np.int64)
+        self._found.append(Found(found.sender, found.number, self._position + hits, offsets, found.to))
         self._position += len(rows)
 
     def finish(self) -> Found:
         return Found.concatenate(self._found)
-
-
-@native
-def seek(rows, wanted, hits):  # type: ignore[no-untyped-def]
-    """The rows that send one of the wanted, into `hits`. Returns how many they are."""
-    count = 0
-    for row in range(len(rows.kind)):
-        if rows.kind[row] != SEND or rows.control[row]:
-            continue
-        if wanted[find(wanted, rows.sender[row], rows.number[row]), 1] != EMPTY:
-            hits[count] = row
-            count += 1
-    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +142,9 @@ def _first(rows: Array) -> Array:
     return first
 
 
-@allocating
-def is_among(processes, to, begin, end):  # type: ignore[no-untyped-def]
+def is_among(processes: Array, to: Array, begin: Array, end: Array) -> Array:
     """Whether each process is among its destinations."""
+    rows, first = np.repeat(np.arange(len(processes)), end - begin), np.cumsum(end - begin) - end
     among = np.zeros(len(processes), np.bool_)
-    for row in range(len(processes)):
-        for at in range(begin[row], end[row]):
-            among[row] |= to[at] == processes[row]
+    among[rows[to[np.arange(len(rows)) - first[rows]] == processes[rows]]] = True
     return among
