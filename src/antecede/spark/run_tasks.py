@@ -37,7 +37,7 @@ from antecede.spark.errors import decode_error, encode_error, mark_errors
 from antecede.spark.frames import hide_null_lists, join_by, quote, show_null_lists
 
 __all__ = [
-    "FULL", "Large", "bring_together", "extend_partitions", "map_partitions", "plan_tasks", "run_tasks",
+    "FULL", "Large", "bring_together", "extend_partitions", "find_starts", "map_partitions", "plan_tasks", "run_tasks",
     "split_partitions",
 ]  # fmt: skip
 
@@ -232,18 +232,24 @@ def whole_pieces(batches: Iterable[pa.RecordBatch], enough: int = TOGETHER) -> I
 
 
 def find_last_start(column: pa.Array) -> int:
-    """The first row that has the value of the last: rows are sorted, so a search by halves."""
-    low, high = 0, len(column) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if column[middle] == column[-1]:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    """The first row that has the value of the last, of sorted rows."""
+    return int(np.append(0, pc.run_end_encode(column).run_ends.to_numpy())[-2])
 
 
 # Columns
+
+
+def find_starts(*columns: Any) -> Numbers:
+    """Where rows differ from the row before.
+
+    >>> find_starts(np.array([4, 4, 4, 7]), np.array([0, 0, 1, 1])).tolist()
+    [0, 2, 3]
+    """
+    new = np.zeros(len(columns[0]), np.bool_)
+    new[:1] = True
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

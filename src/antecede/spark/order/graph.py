@@ -23,7 +23,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from antecede.jit import allocating, native
-from antecede.spark.run_tasks import Numbers, number_groups, one_array, times_of
+from antecede.spark.run_tasks import Numbers, find_starts, number_groups, one_array, times_of
 
 __all__ = ["Outside", "Sorted", "follow_causes", "list_by", "make_room", "order_table", "sort_events"]
 
@@ -382,9 +382,8 @@ def count_from_starts(group: Numbers) -> Numbers:
     >>> count_from_starts(np.array([0, 0, 3, 3, 3]))
     array([0, 1, 0, 1, 2])
     """
-    rows = np.arange(len(group))
-    new = np.append(True, group[1:] != group[:-1])[: len(group)]
-    counts: Numbers = rows - np.maximum.accumulate(np.where(new, rows, 0))
+    starts = find_starts(group)
+    counts: Numbers = np.arange(len(group)) - np.repeat(starts, np.diff(np.append(starts, len(group))))
     return counts
 
 

@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from antecede.spark.errors import raise_bad_trace
+from antecede.spark.run_tasks import Numbers, find_starts
 
 __all__ = ["Cells", "Grid", "choose_partitions", "deal_cells", "number_rows"]
 
@@ -43,7 +44,6 @@ TAILS: Final = (0.005, 0.995)
 RANK_BITS: Final = 33
 """Of what Spark gives as a monotonically increasing id: the partition is above, the rank of the row below."""
 
-Numbers = NDArray[np.int64]
 Cells = dict[str, Numbers]
 """`__cell` and `__rows`: cells that have rows, and how many."""
 
@@ -128,7 +128,7 @@ def deal_cells(group: Numbers, count: Numbers, partitions: int) -> tuple[Numbers
 
 def find_first(label: Numbers, before: Numbers) -> Numbers:
     """For each cell, how many rows are before the first cell of the same label."""
-    starts = np.flatnonzero(np.append(True, np.diff(label) != 0))[: len(label)]
+    starts = find_starts(label)
     lengths = np.diff(np.append(starts, len(label)))
     return np.repeat(before[starts], lengths)
 

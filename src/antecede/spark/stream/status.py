@@ -99,19 +99,17 @@ def sort_causes(causes: Iterable[Cause]) -> tuple[Cause, ...]:
 
 def combine_statuses(parts: Iterable[Status]) -> Status:
     """The status of all buckets."""
-    whole = Status()
-    for part in parts:
-        counts = ("rows_in", "delivered", "late", "refused", "gave_up", "held")
-        oldest = [ms for ms in (whole.oldest_ms, part.oldest_ms) if ms is not None]
-        names = {**whole.frontier, **part.frontier}
-        whole = Status(
-            now_ms=max(whole.now_ms, part.now_ms),
-            oldest_ms=min(oldest, default=None),
-            causes=sort_causes((*whole.causes, *part.causes)),
-            frontier={name: max(one.frontier.get(name, 0) for one in (whole, part)) for name in names},
-            **{name: getattr(whole, name) + getattr(part, name) for name in counts},
-        )
-    return whole
+    parts, frontier = list(parts), dict[str, int]()
+    for name, count in (one for part in parts for one in part.frontier.items()):
+        frontier[name] = max(count, frontier.get(name, 0))
+    counts = ("rows_in", "delivered", "late", "refused", "gave_up", "held")
+    return Status(
+        now_ms=max((part.now_ms for part in parts), default=0),
+        oldest_ms=min((part.oldest_ms for part in parts if part.oldest_ms is not None), default=None),
+        causes=sort_causes(cause for part in parts for cause in part.causes),
+        frontier=frontier,
+        **{name: sum(getattr(part, name) for part in parts) for name in counts},
+    )
 
 
 # Of a query

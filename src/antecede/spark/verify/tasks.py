@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from antecede.jit import allocating
 from antecede.spark.order.graph import find_ties, flatten_causes, follow_causes, list_by, make_room
-from antecede.spark.run_tasks import Numbers, number_groups, one_array, times_of
+from antecede.spark.run_tasks import Numbers, find_starts, number_groups, one_array, times_of
 
 __all__ = ["CHAIN_MOST", "COUNTS", "describe_cycle", "describe_rows", "find_late", "judge_table"]
 
@@ -107,7 +107,7 @@ def judge_table(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
         )
     )
     entries = handed[copies > 0]
-    starts = np.flatnonzero(np.append(True, pair[entries][1:] != pair[entries][:-1])[: len(entries)])
+    starts = find_starts(pair[entries])
     up, above = list_by(effect[known & sound], cause[known & sound], nodes)
     found = find_late(up, above, mark, np.append(starts, len(entries)), node[entries], at[entries])
     late = entries[found.late]
@@ -175,7 +175,7 @@ def sample_lost(cause: Numbers, effect: Numbers, mark: Numbers) -> tuple[Numbers
     """Events that are named and are not there: each once, one of those that name it, and how many do."""
     order = np.lexsort((mark[effect], cause))
     cause, effect = cause[order], effect[order]
-    distinct = np.append(True, (cause[1:] != cause[:-1]) | (effect[1:] != effect[:-1]))[: len(cause)]
+    distinct = find_starts(cause, effect)
     lost, first, times = np.unique(cause[distinct], return_index=True, return_counts=True)
     return lost, effect[distinct][first], times
 
