@@ -16,8 +16,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadSnapshot
+from antecede.spark.frames import ByCauses
 from antecede.spark.stream import Status, operator, status_of
-from antecede.spark.stream.api import Asked, order_stream
+from antecede.spark.stream.api import order_stream
 from antecede.spark.stream.bucket import from_ipc, to_ipc
 from antecede.spark.stream.causes import CausesBucket, CausesSettings
 from antecede.spark.stream.operator import PIECES, Processor, make_unpacker
@@ -470,4 +471,4 @@ def test_a_stream_of_causes_says_what_it_holds_and_why(spark, tmp_path):
 def test_what_is_no_stream_of_causes_is_refused(spark):
     rows = spark.createDataFrame([], "id string, after array<string>")
     with pytest.raises(BadParameter, match="state store"):
-        order_stream(rows, Asked(id="id", causes="after"))
+        order_stream(rows, ByCauses("id", "after"))

@@ -41,10 +41,11 @@ from antecede.spark.errors import raise_bad_trace
 from antecede.storage import absolute
 
 __all__ = [
-    "ALL_PACKETS", "CSV", "GROUP_MARK", "PACKETS", "WHOLE", "ByCauses", "alias_columns", "escape_path", "event_columns",
-    "files", "hide_null_lists", "id_type", "join_by", "list_causes", "name_events", "quote", "read_id", "read_time",
-    "refuse_column_names", "refuse_columns", "refuse_other_tables", "refuse_unlike_vectors", "rename_columns",
-    "rename_request", "show_null_lists", "split_text", "to_nanoseconds", "unite",
+    "ALL_PACKETS", "CSV", "GROUP_MARK", "PACKETS", "VECTOR_FAULTS", "WHOLE", "ByCauses", "ByStamp", "ByVector",
+    "alias_columns", "escape_path", "event_columns", "files", "hide_null_lists", "id_type", "join_by", "list_causes",
+    "name_events", "quote", "read_id", "read_time", "refuse_column_names", "refuse_columns", "refuse_other_tables",
+    "refuse_unlike_vectors", "rename_columns", "rename_request", "show_null_lists", "split_text", "to_nanoseconds",
+    "unite",
 ]  # fmt: skip
 
 Request = TypeVar("Request", bound=Struct)
@@ -70,10 +71,19 @@ PACKETS: Final = pa.schema(
         pa.field("arrival", pa.int64()),
     ]
 )
-"""The columns that every stream of packets may have: `antecede.spark.stream.packets` explains them."""
+"""The columns that every stream of packets may have: docs/stream.md explains them."""
 
 ALL_PACKETS: Final = pa.schema([*PACKETS, pa.field("label", pa.string()), pa.field("group", pa.string())])
 """With those that only some protocols and some streams need."""
+
+VECTOR_FAULTS: Final = (
+    "no name of its process",
+    "no vector",
+    "an entry that is null",
+    "a negative entry",
+    "no number of its own",
+)
+"""What rows with vectors are refused for."""
 
 GROUP_MARK: Final = "antecede.group"
 """The key in a column's metadata that says: positions count by this column and the receiver."""
@@ -286,6 +296,27 @@ class ByCauses(Struct, frozen=True):
     time: str | None = None
     no_cause: tuple[str, ...] = ("",)
     """Causes of text that mean none."""
+
+
+class ByVector(Struct, frozen=True):
+    """The same of rows that carry vectors (order/by_vector.py)."""
+
+    process: str
+    vector: str
+    partition_by: tuple[str, ...] = ()
+    time: str | None = None
+
+
+class ByStamp(Struct, frozen=True):
+    """Which column has the stamps of packets, and of which protocol they are."""
+
+    stamp: str
+    protocol: str
+    processes: tuple[str, ...]
+    parameters: dict[str, Any] = {}
+    partition_by: tuple[str, ...] = ("receiver",)
+    """The columns that tell one order from another: the last is the receiver."""
+    time: str | None = None
 
 
 def refuse_columns(

@@ -31,6 +31,8 @@ from pyspark.sql.types import StructType
 from antecede.errors import BadParameter
 from antecede.spark.frames import (
     ByCauses,
+    ByStamp,
+    ByVector,
     alias_columns,
     list_causes,
     read_time,
@@ -40,10 +42,8 @@ from antecede.spark.frames import (
     rename_request,
 )
 from antecede.spark.order import by_causes, by_stamp, by_trace, by_vector
-from antecede.spark.order.by_stamp import ByStamp
 from antecede.spark.order.by_trace import ByTrace
-from antecede.spark.order.by_vector import ByVector
-from antecede.spark.stream.api import Asked, order_stream
+from antecede.spark.stream.api import order_stream
 from antecede.spark.trace import Trace
 
 __all__ = ["count_rows", "missing", "name_form", "order", "read_form", "refused"]
@@ -64,6 +64,7 @@ HOMES: Final[dict[type[Form], Any]] = {
 ADDED: Final = ("position", "waits_for")
 TOLD: Final = ("rows", "reason", "refused", "missing", "waiting", "direct")
 """Columns of what is told of any result, beside those of its partitions."""
+NAMED: Final = "id and causes together, process and vector together, protocol and processes together"
 NOTE: Final = "antecede.order"
 """Where the metadata of `waits_for` says how the rows were ordered."""
 
@@ -92,7 +93,7 @@ def order(
 
     `id` and `causes` name columns of text or integers; `causes` has one identifier, an array of them, or null, and a
     text in `no_cause` means none. `process` and `vector` name columns instead: a map from names to numbers with a name,
-    or an array with a position in it. Or rows are packets (`antecede.spark.stream.packets`): `protocol` and `processes`
+    or an array with a position in it. Or rows are packets (docs/stream.md): `protocol` and `processes`
     say whose stamps are in the column `stamp`, and `parameters` are the protocol's own. Or the table is a trace.
 
     `partition_by` are the columns that tell one set of rows from another. With `time`, concurrent rows are sorted by
@@ -150,11 +151,9 @@ def order(
         # The one place where a stream and a table part.
         refuse_names("a stream", window=window, partitions=partitions)
         refuse_types(table)
-        asked = Asked(
-            id, causes, process, vector, stamp, protocol, tuple(processes or ()), dict(parameters or {}), groups, time,
-            None, none, patience, remember, buckets,
-        )  # fmt: skip
-        return order_stream(table, asked)
+        if isinstance(form, ByTrace):
+            raise BadParameter("order", f"a stream needs the names of its columns: {NAMED}")
+        return order_stream(table, form, patience=patience, remember=remember, buckets=buckets)
     refuse_names("a table", patience=patience, remember=remember, buckets=buckets)
     if isinstance(form, ByTrace):
         trace = Trace.of(table) if isinstance(table, DataFrame) else table
@@ -221,8 +220,7 @@ def refuse_bound(bound: Any) -> None:
 def refuse_names(form: str, **names: object) -> None:
     for name, given in names.items():
         if given:
-            both = "id and causes together, process and vector together, protocol and processes together, or a trace"
-            raise BadParameter("order", f"{name} does not go with {form}: name {both}")
+            raise BadParameter("order", f"{name} does not go with {form}: name {NAMED}, or a trace")
 
 
 def missing(ordered: DataFrame) -> DataFrame:

@@ -1,8 +1,8 @@
 """Packets that carry the stamps of a protocol, in the order in which their receivers would deliver them.
 
-A row is a packet at its receiver, in columns that `antecede.spark.stream.packets` explains: `receiver`, `sender`,
-`number`, the stamp, and perhaps `label`. Each receiver, in each partition, has an order of its own: its packets go
-through the protocol's machine in the order of `time`, or by sender and number where there is no time.
+A row is a packet at its receiver, in columns that docs/stream.md explains: `receiver`, `sender`, `number`, the stamp,
+and perhaps `label`. Each receiver, in each partition, has an order of its own: its packets go through the protocol's
+machine in the order of `time`, or by sender and number where there is no time.
 
 What is missing is given up when all rows are in, so every message has a position: those that wait come after those that
 do not, as far as stamps can tell. A packet of the protocol itself (its `number` is null) orders others and has no
@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -26,28 +25,17 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField
 
 from antecede.errors import BadParameter
-from antecede.spark.frames import join_by, read_time
+from antecede.spark.frames import ByStamp, join_by, read_time
 from antecede.spark.run_tasks import extend_partitions, number_groups, one_array, times_of
+from antecede.spark.stream.api import name_packets
 from antecede.spark.stream.packets import GAVE_UP, Settings
 from antecede.spark.stream.stamps import OWN
 
-__all__ = ["READ", "TOLD", "ByStamp", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
+__all__ = ["READ", "TOLD", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
 
 NEEDED: Final = ("receiver", "sender", "number")
 READ: Final = (*NEEDED, "label")
 TOLD: Final = ("receiver", "sender", "first", "last", "counted")
-
-
-class ByStamp(Struct, frozen=True):
-    """Which column has stamps, and of which protocol they are."""
-
-    stamp: str
-    protocol: str
-    processes: tuple[str, ...]
-    parameters: dict[str, Any] = {}
-    partition_by: tuple[str, ...] = ("receiver",)
-    """The columns that tell one order from another: the last is the receiver."""
-    time: str | None = None
 
 
 def order_rows(rows: DataFrame, asked: ByStamp, partitions: int | None = None) -> DataFrame:
@@ -67,14 +55,7 @@ def refuse_columns(rows: DataFrame, asked: ByStamp) -> None:
 
 
 def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
-    own = {
-        "__receiver": F.col("receiver").cast("string"),
-        "__sender": F.col("sender").cast("string"),
-        "__number": F.col("number").cast("long"),
-        "__stamp": F.coalesce(F.col(asked.stamp).cast("binary"), F.lit(b"")),
-    }
-    if "label" in rows.columns:
-        own["__label"] = F.col("label").cast("string")
+    own = name_packets(rows, asked.stamp)
     if asked.time is not None:
         own["__at"] = read_time(rows, asked.time)
     added = [

@@ -24,20 +24,24 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, LongType, MapType, StringType, StructField, StructType
 
 from antecede.spark.errors import mark_errors, raise_task_errors
-from antecede.spark.frames import read_time, refuse_column_names, refuse_unlike_vectors
+from antecede.spark.frames import (
+    VECTOR_FAULTS,
+    ByVector,
+    read_time,
+    refuse_column_names,
+    refuse_unlike_vectors,
+)
 from antecede.spark.order.graph import count_from_starts
 from antecede.spark.order.position import Grid, count_cells, default_partitions, sort_rows
 from antecede.spark.order.vectors import (
     CELL,
     FAULT,
-    FAULTS,
     LAST,
     WORD,
     Vectors,
@@ -47,19 +51,10 @@ from antecede.spark.order.vectors import (
 )
 from antecede.spark.run_tasks import extend_partitions, number_groups, times_of
 
-__all__ = ["READ", "TOLD", "ByVector", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
+__all__ = ["READ", "TOLD", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
 
 READ: Final[tuple[str, ...]] = ()
 TOLD: Final = ("process", "first", "last")
-
-
-class ByVector(Struct, frozen=True):
-    """Which columns say what."""
-
-    process: str
-    vector: str
-    partition_by: tuple[str, ...] = ()
-    time: str | None = None
 
 
 def order_rows(rows: DataFrame, asked: ByVector, partitions: int | None = None) -> DataFrame:
@@ -162,7 +157,7 @@ def count_vectors(rows: DataFrame, asked: ByVector) -> DataFrame:
     WORD    of a process: `number >> 6`, a bit for each number, rows
     LAST    of a process: the largest entry
     CELL    bits, `sum >> bits`, rows
-    FAULT   of a process: which of `FAULTS`, rows
+    FAULT   of a process: which of `VECTOR_FAULTS`, rows
     """
     is_map = isinstance(rows.schema[asked.vector].dataType, MapType)
     process = F.col(asked.process).cast("string" if is_map else "long").alias("__process")
@@ -199,7 +194,7 @@ def refused_groups(counts: DataFrame, groups: list[str]) -> DataFrame:
     """(groups..., process, fault, rows, low): partitions with a fault, or with a number that two rows have."""
     twice = (F.col("what") == WORD) & (F.col("three") != F.bit_count("two"))
     wrong = counts.where((F.col("what") == FAULT) | twice)
-    fault = F.when(F.col("what") == FAULT, F.col("one")).otherwise(F.lit(len(FAULTS)))
+    fault = F.when(F.col("what") == FAULT, F.col("one")).otherwise(F.lit(len(VECTOR_FAULTS)))
     about = F.struct(
         fault.alias("fault"), "process", F.col("three").alias("rows"), F.shiftleft("one", 6).alias("low")
     )
@@ -292,13 +287,13 @@ def explain_refused(ordered: DataFrame, asked: ByVector) -> DataFrame:
     named = F.when(F.col("process").isNull(), F.lit("a row")).otherwise(
         F.concat(F.lit("a row of process "), F.col("process").cast("string"))
     )
-    faults = F.array(*map(F.lit, FAULTS))
+    faults = F.array(*map(F.lit, VECTOR_FAULTS))
     has = F.concat(named, F.lit(" has "), F.get(faults, F.col("fault").cast("int")))
     low = F.col("low").cast("string")
     twice = F.concat(
         F.lit("process "), F.col("process").cast("string"), F.lit(" has two rows of one number, near "), low
     )
-    reason = F.when(F.col("fault") < len(FAULTS), has).otherwise(twice)
+    reason = F.when(F.col("fault") < len(VECTOR_FAULTS), has).otherwise(twice)
     return rows.select(*asked.partition_by, "rows", reason.alias("reason"))
 
 

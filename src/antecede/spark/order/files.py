@@ -32,7 +32,7 @@ from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import ALL_PACKETS, PACKETS, escape_path, files, join_by, quote
 from antecede.spark.ingest.rows import SPARK_LOG
 from antecede.spark.order.api import count_rows, missing, name_form, order, read_form, refused
-from antecede.spark.stream.api import Asked, order_stream
+from antecede.spark.stream.api import Asked
 from antecede.spark.stream.closed import deliver_closed
 from antecede.spark.stream.operator import PROVIDER, ROCKSDB
 from antecede.spark.stream.query import Checkpoint, Counted, Query, make_session, run_query
@@ -349,7 +349,7 @@ def build_query(
         return deliver_closed(rows, str(asked.protocol), asked.processes, **options, **places)
     if source.by != "receiver":
         raise BadParameter.choice(COMMAND, "--by", source.by, ("receiver", "closed"))
-    ordered = order_stream(rows, default_partition(asked, rows))
+    ordered = order(rows, **asdict(default_partition(asked, rows)))
     if table.format == "json":
         ordered = ordered.observe(LINES, count_broken())
     writer = ordered.writeStream.format("parquet").outputMode("append").option("path", absolute(out))

@@ -11,15 +11,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from antecede.jit import allocating
-from antecede.spark.run_tasks import number_groups
+from antecede.spark.run_tasks import Numbers, find_starts, number_groups
 
 __all__ = [
     "CELL",
     "FAULT",
-    "FAULTS",
     "LAST",
     "WORD",
     "Vectors",
@@ -29,19 +27,10 @@ __all__ = [
     "list_holes",
 ]
 
-Numbers = NDArray[np.int64]
-
 FINE: Final = 512
 """Cells into which the sums of a batch are counted, about: several for each cell of the sort."""
 
 WORD, LAST, CELL, FAULT = range(4)
-FAULTS: Final = (
-    "no name of its process",
-    "no vector",
-    "an entry that is null",
-    "a negative entry",
-    "no number of its own",
-)
 
 
 def count_batches(
@@ -106,15 +95,6 @@ def count_batch(batch: pa.RecordBatch, groups: list[str], is_map: bool) -> Itera
 def encode(column: pa.Array) -> Any:
     """A number for each value, from 0, in the order in which they come."""
     return pc.dictionary_encode(column, "encode").indices.to_numpy().astype(np.int64)
-
-
-def find_starts(*columns: Any) -> Any:
-    """Where sorted rows differ from the row before."""
-    new = np.zeros(len(columns[0]), np.bool_)
-    new[:1] = True
-    for column in columns:
-        new[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(new)
 
 
 class Vectors:
@@ -247,15 +227,10 @@ def list_holes(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Itera
     if not sum(map(len, held)):
         return
     table = pa.Table.from_batches(held).combine_chunks()
-    new = np.zeros(len(table), bool)
-    for name in names:
-        column = table[name].combine_chunks()
-        new[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
-    line = np.cumsum(new)
+    line = number_groups(table, names)
     columns = (table[name].to_numpy() for name in ("word", "bits", "last"))
     group, first, last = find_gaps(line, *columns)
-    starts = np.flatnonzero(np.append(True, new[1:]))
-    found = table.select(list(names)).take(starts[group])
+    found = table.select(list(names)).take(find_starts(line)[group])
     found = found.append_column("first", pa.array(first)).append_column("last", pa.array(last))
     yield from found.combine_chunks().to_batches()
 

@@ -34,6 +34,8 @@ from antecede.spark.frames import (
     GROUP_MARK,
     WHOLE,
     ByCauses,
+    ByStamp,
+    ByVector,
     id_type,
     list_causes,
     quote,
@@ -49,11 +51,10 @@ from antecede.spark.stream.operator import BUCKETS, ByPartition, hash_names, run
 from antecede.spark.stream.packets import GAVE_UP, Settings
 from antecede.spark.stream.vectors import VectorSettings
 
-__all__ = ["Asked", "assign_buckets", "order_stream", "select_packets"]
+__all__ = ["Asked", "assign_buckets", "name_packets", "order_stream", "select_packets"]
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """What Spark notes of a column with a watermark."""
-FORMS: Final = "id and causes, or process and vector, or stamp, protocol and processes"
 
 
 class Asked(Struct, frozen=True):
@@ -76,76 +77,64 @@ class Asked(Struct, frozen=True):
     remember: str | None = None
     buckets: int | None = None
 
-    def refuse_others(self, form: str, *names: str) -> None:
-        for name in names:
-            if getattr(self, name):
-                raise BadParameter("order", f"{name} does not go with {form}: name {FORMS}")
 
-    @property
-    def patience_ms(self) -> int | None:
-        return None if self.patience is None else parse_duration("order", "patience", self.patience)
-
-    @property
-    def remember_ms(self) -> int:
-        return parse_duration("order", "remember", self.remember or REMEMBER)
-
-
-def order_stream(df: DataFrame, asked: Asked) -> DataFrame:
+def order_stream(
+    df: DataFrame,
+    form: ByCauses | ByVector | ByStamp,
+    *,
+    patience: str | None = None,
+    remember: str | None = None,
+    buckets: int | None = None,
+) -> DataFrame:
     """The rows of a stream in causal order."""
-    buckets = BUCKETS if asked.buckets is None else asked.buckets
+    buckets = BUCKETS if buckets is None else buckets
     if buckets < 1:
         raise BadParameter("order", f"buckets must be 1 or more, not {buckets}")
-    if asked.id is not None and asked.causes is not None:
-        asked.refuse_others("explicit causes", "process", "vector", "stamp", "protocol", "processes")
-        return order_causes(df, asked, buckets)
-    if asked.process is not None and asked.vector is not None:
-        asked.refuse_others("vectors", "id", "causes", "stamp", "protocol", "processes")
-        return order_vectors(df, asked, buckets)
-    asked.refuse_others("stamps", "id", "causes", "process", "vector", "remember")
-    if asked.protocol is None or not asked.processes:
-        raise BadParameter("order", f"a stream needs the names of its columns: {FORMS}")
-    return order_stamps(df, asked, buckets)
+    if isinstance(form, ByStamp):
+        if remember is not None:
+            raise BadParameter("order", "remember does not go with stamps: counts are few, and stay")
+        return order_stamps(df, form, patience, buckets)
+    patience_ms = None if patience is None else parse_duration("order", "patience", patience)
+    durations = patience_ms, parse_duration("order", "remember", remember or REMEMBER)
+    if isinstance(form, ByCauses):
+        return order_causes(df, form, durations, buckets)
+    return order_vectors(df, form, durations, buckets)
 
 
-def order_causes(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
+def order_causes(df: DataFrame, form: ByCauses, durations: tuple[int | None, int], buckets: int) -> DataFrame:
     """Events that name their causes, which are looked for among the rows with the same values of `partition_by`."""
-    assert asked.id is not None
-    assert asked.causes is not None
-    named = ByCauses(asked.id, asked.causes, asked.partition_by or (), asked.time, asked.no_cause)
-    durations = asked.patience_ms, asked.remember_ms
-    refuse_columns(df, named, added=ADDED[:3])
-    kind = id_type(df, named)
+    refuse_columns(df, form, added=ADDED[:3])
+    kind = id_type(df, form)
     # A column that is what a bucket needs does not cross into Python twice.
-    id = hide_name(asked.id) if df.schema[asked.id].dataType == kind else "__id"
-    columns = {"id": f"{asked.id} ({kind.simpleString()})", "partition_by": ", ".join(named.partition_by)}
+    id = hide_name(form.id) if df.schema[form.id].dataType == kind else "__id"
+    columns = {"id": f"{form.id} ({kind.simpleString()})", "partition_by": ", ".join(form.partition_by)}
     settings = CausesSettings(*durations, buckets, id, columns)
-    own = [] if id != "__id" else [F.col(quote(asked.id)).cast(kind).alias(id)]
-    rows, assign = select_rows(df, asked, [*own, list_causes(df, named).alias("__causes")])
+    own = [] if id != "__id" else [F.col(quote(form.id)).cast(kind).alias(id)]
+    rows, assign = select_rows(df, form, [*own, list_causes(df, form).alias("__causes")])
     schema = add_columns(list_fields(df), ArrayType(kind), ADDED[:3])
     found = run_buckets(rows, settings, assign, schema, remember_ms=settings.remember_ms)
     return found.toDF(*df.columns, *ADDED[:3])
 
 
-def order_vectors(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
+def order_vectors(
+    df: DataFrame, form: ByVector, durations: tuple[int | None, int], buckets: int
+) -> DataFrame:
     """Rows that carry vectors: a map from names to numbers, or an array."""
-    assert asked.process is not None
-    assert asked.vector is not None
-    durations, groups = (asked.patience_ms, asked.remember_ms), asked.partition_by or ()
-    named = {"process": asked.process, "vector": asked.vector}
-    columns = {**named, "partition_by": ", ".join(groups)}
-    settings = VectorSettings(hide_name(asked.process), hide_name(asked.vector), *durations, buckets, columns)
-    refuse_column_names("order", df, {**named, "time": asked.time}, groups, ADDED)
-    name = refuse_unlike_vectors(df, asked.process, asked.vector)
-    rows, assign = select_rows(df, asked, [])
+    named = {"process": form.process, "vector": form.vector}
+    columns = {**named, "partition_by": ", ".join(form.partition_by)}
+    settings = VectorSettings(hide_name(form.process), hide_name(form.vector), *durations, buckets, columns)
+    refuse_column_names("order", df, {**named, "time": form.time}, form.partition_by, ADDED)
+    name = refuse_unlike_vectors(df, form.process, form.vector)
+    rows, assign = select_rows(df, form, [])
     waits = ArrayType(StructType([StructField("process", name), StructField("number", LongType())]))
     found = run_buckets(rows, settings, assign, add_columns(list_fields(df), waits))
     return found.toDF(*df.columns, *ADDED)
 
 
-def select_rows(df: DataFrame, asked: Asked, own: list[Column]) -> tuple[DataFrame, ByPartition]:
+def select_rows(df: DataFrame, form: ByCauses | ByVector, own: list[Column]) -> tuple[DataFrame, ByPartition]:
     """The rows with the columns of our own that a bucket reads, and what assigns them to buckets."""
-    assign, keys = ByPartition.of(df, asked.partition_by or (), hide_name)
-    times = [] if asked.time is None else [read_time(df, asked.time).alias("__time")]
+    assign, keys = ByPartition.of(df, form.partition_by, hide_name)
+    times = [] if form.time is None else [read_time(df, form.time).alias("__time")]
     return df.select(*keys, *own, *times, *hide_columns(df)), assign
 
 
@@ -178,19 +167,20 @@ def add_columns(fields: list[StructField], waits: DataType, added: tuple[str, ..
 # Packets with stamps: a row is a packet at a receiver, as `packets` explains it
 
 
-def order_stamps(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
+def order_stamps(df: DataFrame, form: ByStamp, patience: str | None, buckets: int) -> DataFrame:
     """Packets in the order of arrival -> the same rows in causal order, each with its position at its receiver.
 
-    `partition_by` is a column that tells several systems of the same processes apart (default: `group`, if there is
-    one), `time` the one that rows are taken by (default: `arrival`, if there is one).
+    `partition_by` has a column before the receiver that tells several systems of the same processes apart (default:
+    `group`, if there is one); `time` is the one that rows are taken by.
     """
-    groups = asked.partition_by or ()
+    groups = form.partition_by[:-1]
     if len(groups) > 1:
         raise BadParameter("order", f"partition_by takes one column with stamps, not {', '.join(groups)}")
     group = groups[0] if groups else None
-    named = str(asked.protocol), asked.processes, asked.parameters, asked.patience
-    settings = Settings.of(*named, buckets=buckets, group=group)
-    rows = select_packets(df, asked.stamp or "stamp", group, asked.time)
+    settings = Settings.of(
+        form.protocol, form.processes, form.parameters, patience, buckets=buckets, group=group
+    )
+    rows = select_packets(df, form.stamp, group, form.time)
     schema = add_columns(list_fields(df, group=group or "group"), from_arrow_type(GAVE_UP))
     return run_buckets(rows, settings, assign_buckets, schema).toDF(*df.columns, *ADDED)
 
@@ -198,7 +188,6 @@ def order_stamps(df: DataFrame, asked: Asked, buckets: int) -> DataFrame:
 def select_packets(df: DataFrame, stamp: str, group: str | None, time: str | None) -> DataFrame:
     """The columns of packets, under names of our own, and all of the user's, under hidden ones."""
     found = {field.name: field.dataType for field in df.schema}
-    time = time or ("arrival" if "arrival" in found else None)
     wanted = ["receiver", "sender", "number", stamp, *(name for name in (group, time) if name is not None)]
     missing = [name for name in wanted if name not in found]
     if missing:
@@ -207,13 +196,7 @@ def select_packets(df: DataFrame, stamp: str, group: str | None, time: str | Non
             f"the table needs the columns {', '.join(missing)}: a row is a packet; it has {', '.join(found)}",
         )
     refuse_column_names("order", df, {}, added=ADDED)
-    own = {
-        "__receiver": F.col("receiver").cast("string"),
-        "__sender": F.col("sender").cast("string"),
-        "__number": F.col("number").cast("long"),
-        # No stamp is one that nobody can read: refused as a row, not as a stream.
-        "__stamp": F.coalesce(F.col(quote(stamp)).cast("binary"), F.lit(b"")),
-    }
+    own = name_packets(df, stamp)
     if time is not None:
         column = F.col(quote(time))
         if not isinstance(found[time], (TimestampType, *WHOLE)):
@@ -221,14 +204,24 @@ def select_packets(df: DataFrame, stamp: str, group: str | None, time: str | Non
             raise BadParameter("order", f"time must be integers or timestamps, and {time} is {kind}")
         stamped = isinstance(found[time], TimestampType)
         own["__arrival"] = F.unix_micros(column) if stamped else column.cast("long")
-    if "label" in found:
-        own["__label"] = F.col("label").cast("string")
     if group is not None:
         own["__group"] = F.coalesce(F.col(quote(group)).cast("string"), F.lit(""))
     elif "group" in found:
         # Null where there are no groups: such rows go where they would without the column.
         own["__group"] = F.col("group").cast("string")
     return df.select(*(column.alias(name) for name, column in own.items()), *hide_columns(df))
+
+
+def name_packets(df: DataFrame, stamp: str) -> dict[str, Column]:
+    """What packet a row is, under names of our own."""
+    own = {
+        "__receiver": F.col("receiver").cast("string"),
+        "__sender": F.col("sender").cast("string"),
+        "__number": F.col("number").cast("long"),
+        # No stamp is one that nobody can read: refused as a row, not as a stream.
+        "__stamp": F.coalesce(F.col(quote(stamp)).cast("binary"), F.lit(b"")),
+    }
+    return own | ({"__label": F.col("label").cast("string")} if "label" in df.columns else {})
 
 
 def assign_buckets(rows: pa.Table, buckets: int) -> tuple[pa.Table, Numbers]:

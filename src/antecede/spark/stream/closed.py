@@ -76,7 +76,7 @@ def deliver_closed(
         raise BadParameter.choice(about, "protocol", settings.protocol, KINDS)
     if not settings.machine(me).orders_at(me):
         raise BadParameter(about, f"receiver must be the one that the protocol orders for, not {receiver}")
-    rows = select_packets(df, "stamp", None, None).drop("__group")
+    rows = select_packets(df, "stamp", None, "arrival" if "arrival" in df.columns else None).drop("__group")
     closing = Closing(settings, df.columns, absolute(out), join(absolute(checkpoint), "closed"))
     return rows.writeStream.foreachBatch(closing).option("checkpointLocation", absolute(checkpoint))
 

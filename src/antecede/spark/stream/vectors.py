@@ -29,6 +29,7 @@ from msgspec import Struct
 from antecede.jit import kernels_for
 from antecede.jit.hashtable import grown, new_table
 from antecede.protocols.gaps import Gaps
+from antecede.spark.frames import VECTOR_FAULTS
 from antecede.spark.stream import kernel
 from antecede.spark.stream.bucket import REPEATED, Bucket, Missing, Output, encode_names, from_ipc, to_ipc
 from antecede.spark.stream.counts import Counts, Step, enlarge
@@ -39,14 +40,6 @@ from antecede.spark.stream.status import Status
 __all__ = ["VectorBucket", "VectorSettings", "load_held"]
 
 STATE_VERSION: Final = 4
-FAULTS: Final = (
-    "",
-    "no name of its process",
-    "no vector",
-    "an entry that is null",
-    "a negative entry",
-    "no number of its own",
-)
 NUMBERS: Final = ("places", "touched", "homes", "delivered")
 """What a state has as numbers."""
 BATCHES: Final = 100
@@ -129,7 +122,7 @@ class VectorBucket(Bucket):
         again = copies & (self.counts.delivered[own[good]] >= number)
         named = list(self.processes)
         for at in bad.tolist():
-            out.refuse(at, FAULTS[read.fault[at]])
+            out.refuse(at, VECTOR_FAULTS[read.fault[at] - 1])
         out.add_step(
             good, step, lambda one: {"process": named[self.homes[one.channel, 1]], "number": one.first}
         )
