@@ -186,8 +186,7 @@ def ingest(
     """Read files and directories of a format: shiviz, tracing, tlaplus or table.
 
     `pattern` and `delimiter` are the expressions of a ShiViz log (docs/ingest.md), `mapping` gives the columns of a
-    table their meaning (`antecede.spark.ingest.rows`). With `run`, all files are one run of that name; else each is
-    its own.
+    table their meaning (docs/ingest.md). With `run`, all files are one run of that name; else each is its own.
     """
     refuse_request(format, pattern, delimiter, mapping)
     many = [paths] if isinstance(paths, str | os.PathLike) else list(paths)

@@ -7,15 +7,9 @@ An event comes after the one before it at its process, after those that it refer
 delivery comes after its send. These are its *causes*. A clock that counts rightly is, entry by entry but for its own,
 the greatest of its causes' clocks.
 
-What is found, each with the value that the entry should have:
-  repeated   an event with the own entry of another one; the first in the files counts, and this one is not looked at
-  gap        an own entry that is not one more than the one before: expected is that
-  missing    news of an event that is not in the log; expected is the last one of that process that is, or null if it
-             lies between others: then it is not the clock that is wrong
-  behind     an entry less than that of a cause: expected is the greatest of them, `by` is that cause
-  future     a cause that knows of this event or of a later one of its process: expected is at most the event before
-References are looked at where they are news. So a fault is found where it begins, and not again at each event that
-inherits it. If nothing is found, every clock is right: an entry that is not news was right at the event before.
+docs/ingest.md has the kinds of findings, each with the value that the entry should have. References are looked at where
+they are news. So a fault is found where it begins, and not again at each event that inherits it. If nothing is found,
+every clock is right: an entry that is not news was right at the event before.
 
 How: each process's events are sorted, and compared with the one before: that gives its news (and what is repeated, a
 gap, or falls). News and the log are joined by (run, process, own entry): one shuffle of vectors, as many as there are

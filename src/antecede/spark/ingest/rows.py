@@ -5,18 +5,7 @@ begins and which line it is in. Tasks open their files themselves; text never pa
 that PyArrow cannot open, as one value. A few files on this machine's disk are read by this process: no Python has to
 start for them.
 
-A table: its columns are given the names of a trace's. A mapping says which column of the table is which of ours:
-  process         where it happened; needed
-  run             which run; without it, each file is one, and a DataFrame is one run `table`
-  kind            send, deliver, or neither; of any case
-  message         a message's identity, whatever it is: the same at its send and at its deliveries
-  sender, number  or its identity as a trace has it
-  to              destinations, on a send; without it, those that delivered
-  vector          a vector clock: a map, or JSON in a string
-  index           the position in the process's own order: any integer that grows; without it, the vector's own entry,
-                  or else the order of `clock` or `time_ns`
-  time_ns         nanoseconds since 1970, a timestamp, or a time as ISO 8601 writes it
-  clock, control, label, stamp_entries, stamp_bytes, text   as in a trace or a log
+A table: its columns are given the names of a trace's, by a mapping (docs/ingest.md).
 
 A row that lacks what it needs, or has a value that cannot be what it should, or the index of another row of its
 process, is rejected with the reason. Its text is the row, as JSON.

@@ -11,8 +11,8 @@ Rules
 
 A message is a row: one JSON object, the columns by name, bytes in base64.
 
-  packets    antecede.spark.stream.packets: receiver, sender, number, stamp, payload, label, group; `arrival` is the
-             message's place in its stream
+  packets    docs/stream.md: receiver, sender, number, stamp, payload, label, group; `arrival` is the message's place in
+             its stream
   events     antecede.trace.schema: the columns of a trace
   raw        sequence, subject, time_ns and data: whatever else is in a stream, to be taken apart by its owner
 """

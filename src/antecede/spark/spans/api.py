@@ -3,7 +3,7 @@
     spans, rejected = read_spans(spark, "traces.jsonl")
     order(spans, id="id", causes="causes", partition_by="trace_id", time="start_ns")
 
-`antecede.spark.spans.schema` has the columns. A line, or a span of it, that cannot be read is in `rejected`, with its
+docs/spans.md has the columns. A line, or a span of it, that cannot be read is in `rejected`, with its
 file and the reason.
 
 Documents of JSON (`otlp`, `jaeger`) stand one a line, spread over lines, or several in an array, on one line or on

@@ -1,20 +1,13 @@
 """Messages, from the spans of those that sent them and were handed them: a trace, and whose spans are behind it.
 
-`messaging.operation.type` says what a span is. A `create`, or a `send` that carries no message of a `create`, is a
-message. A `process`, or a `receive` at a process that has no `process` of that message, is where it was handed over: at
-the beginning of the one, at the end of the other, which begins when it starts to wait.
-
-Which message a consumer was handed, most trusted first: its links; its parent; system, destination and id of the
-message; system, destination, partition and offset. A key of the last two that several sends have tells nothing. A
-process is handed a message once: further spans of it are another instrumentation of the same thing, or a redelivery;
-spans do not tell these apart, so they are counted, and are no finding.
+docs/spans.md says which spans are messages, and which message a consumer was handed. A process is handed a message
+once: further spans of it are counted, and are no finding.
 
 With `rpc`, calls are messages, too: the request, from the span of a caller to its child at another process, or to the
 `server` child of a `client`; and the reply, from the end of the child to the end of its parent. A call whose caller
 ended first has no reply.
 
 Spans that others name, and that are not there, may have been messages. So may those that name them: the run is unknown.
-So it is where spans of two processes have one id, as Zipkin gives it to both ends of a call: one of them counts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""One row a span: its columns, and how they follow from what the formats say.
-
-id                      TRACE:SPAN, in hex where the format has it
-parent, links, causes   such ids; `causes` are the parent and the links, each once
-trace_id, span_id, name, kind
-service, instance, process   `process` is SERVICE/INSTANCE, or the one of them that is known
-start, end              timestamps: Spark's end at the microsecond
-start_ns, end_ns        the same in nanoseconds since 1970, exactly
-messaging_*             what the span did with a message (`MESSAGING`), under the new or the old names
-"""
+"""One row a span: its columns, which docs/spans.md explains, and how they follow from what the formats say."""
 
 from __future__ import annotations
 

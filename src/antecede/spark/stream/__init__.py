@@ -1,11 +1,5 @@
 """Causal order for a live stream: rows come in as they arrive, and go out after what they follow.
 
-    antecede.spark.order   takes a streaming DataFrame as it takes a table (`api`)
-    PACKETS          the columns of a packet; `packets_of` and `simulated` make such rows
-    Watch, status_of what a query is doing, after each micro-batch
-    waiting          what waits, for which message of whom, since when
-    PROVIDER, ROCKSDB   the setting that streams by causes need, and its value
-
 docs/stream.md is the tour; `causes`, `vectors` and `stamps` are how it works without Spark.
 """
 

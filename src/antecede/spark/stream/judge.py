@@ -13,18 +13,9 @@ The rules, with C_q the clock of process q over sends (as in `antecede.verificat
                        The same for the first later message of the same sender (FIFO breaks)
   repeated delivery    a duplicate, and nothing else
 
-So a finding comes as soon as the delivery and all that happened before it are here. What never comes:
-  unsent        a delivery whose send is not here holds its process up. Whether the send is late or was never made,
-                nobody can know; after `patience_ms`, or when the run is said to be over, it is told as unsent and
-                passed over
-  undelivered   a message that is addressed to q and not delivered there for `patience_ms`, while nothing of q waits
-                here; or when the run is over
-  retracted     the send, or the delivery, came after all. What was said of it is taken back; what followed from the
-                missing edge in between stays
-  gap           the next event of a process has not come for `patience_ms`, though later ones have. It is told once,
-                with its index, and waited for
-  impossible    a second send of a number, a send by another than its sender, or deliveries that wait for each other in
-                a circle: these events are passed over
+So a finding comes as soon as the delivery and all that happened before it are here. docs/live.md says what is told of
+what does not come for `patience_ms`: deliveries without a send, and what is impossible, are told and passed over, and a
+gap is waited for.
 
 State is bounded by what waits and what is in flight. Of messages that all destinations have, the last `messages` are
 kept, to tell a repeated delivery from one that was not addressed; an older one is told as a duplicate, if its sender
