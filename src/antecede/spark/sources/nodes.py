@@ -43,17 +43,17 @@ log = logging.getLogger("antecede.spark")
 CONNECT_S: Final = 2.0
 SILENT_S: Final = 30.0
 RETRY_S: Final = 0.2
+FILES: Final = 1000
+"""Of a micro-batch at most."""
 KEYS: Final = ("authority", "certificate", "key")
 
 
-def traces(spark: SparkSession, path: str | os.PathLike[str], *, max_files: int = 1000) -> DataFrame:
+def traces(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
     """A streaming DataFrame of the events of the trace in a directory, those that are there and those to come.
 
-    A batch has `max_files` files at most. A local directory that is not there yet is made: nodes may start later. Each
-    node's files come in order, unless clocks of file systems differ: `verify_stream` needs no order.
+    A local directory that is not there yet is made: nodes may start later. Each node's files come in order, unless
+    clocks of file systems differ: `verify_stream` needs no order.
     """
-    if max_files < 1:
-        raise BadParameter("traces", f"max_files must be 1 or more, not {max_files}")
     events = join(absolute(path), "events")
     if (here := local(events)) is not None:
         try:
@@ -65,7 +65,7 @@ def traces(spark: SparkSession, path: str | os.PathLike[str], *, max_files: int 
         raise BadTrace(events, "there are no Parquet files: the events of a trace are missing")
     if readable(events):
         refuse_files(spark, files(spark, events)[:1], EVENTS)
-    reader = spark.readStream.schema(SPARK_EVENTS).option("maxFilesPerTrigger", max_files)
+    reader = spark.readStream.schema(SPARK_EVENTS).option("maxFilesPerTrigger", FILES)
     return reader.parquet(escape_path(events))
 
 

@@ -1,30 +1,9 @@
 """Packets as rows: what goes into a stream, and what comes out of it; how they are decided, and a machine that does.
 
-A row of `PACKETS` is one packet at one receiver:
-
-  receiver   string   the process that it came to
-  sender     string   the process that sent it
-  number     int64    the message's number: its sender's own count. Null: a packet of the protocol itself (`bounded`
-                      has such), which orders and is not delivered
-  stamp      binary   the stamp as `antecede.wire` writes it, after one byte: its code in `antecede.wire.stamps`
-  payload    binary   the application's. May be null
-  arrival    int64    optional: the order of arrival. Rows of one receiver are taken in this order within a micro-batch;
-                      without it, by sender and number
-  label      string   optional, for `history`: the message's label
-  group      string   optional: which of several systems with the same processes it belongs to
-
-The copy of a message that a process sends to itself crosses no network: it is not among the packets, and nothing waits
-for it.
-
-It comes out with all of its columns, and with
-
-  position   int64    0, 1, 2, ... at each receiver: the order of delivery. Null if it is refused or repeated
-  waits_for  array    the causes that were given up for it, and had not come when it was delivered: whose, first..last,
-                      by which count (`antecede.model.Awaited`)
-  kind       string   `delivered`; `released`: without causes that were given up; `late`: delivered after others that
-                      follow it, because it had been given up, or no stamp told of it; `repeated`: it came before;
-                      `refused`: not a packet of this protocol and these processes
-  reason     string   why it is refused
+A row of `PACKETS` is one packet at one receiver; docs/stream.md has the columns, and those that it comes out with.
+A `number` that is null is that of a packet of the protocol itself (`bounded` has such), which orders and is not
+delivered. `stamp` is as `antecede.wire` writes it, after one byte: its code in `antecede.wire.stamps`. A packet has no
+`position` if it is refused or repeated, and it is `late`, too, if no stamp had told of it.
 
 A machine (`MachineReceiver`) decides everything. Whatever it offers is delivered at once, first what was offered first:
 so the order of delivery follows from the order of arrival alone, however the rows were cut into micro-batches.
@@ -75,7 +54,7 @@ LIMITS: Final = Limits()
 NO_STAMP: Final = Stamp()
 
 
-def stamp_of(packet: Packet[Any], limits: Limits = LIMITS) -> bytes:
+def stamp_of(packet: Packet[Any]) -> bytes:
     """A packet's stamp as bytes.
 
     >>> from antecede.protocols import create
@@ -88,15 +67,13 @@ def stamp_of(packet: Packet[Any], limits: Limits = LIMITS) -> bytes:
         raise BadParameter(
             "packet", f"stamp must be one of antecede.wire.stamps, not {type(packet.stamp).__name__}"
         )
-    writer = Writer(limits)
+    writer = Writer(LIMITS)
     writer.out.append(kind.code)
     kind.put(writer, packet)
     return bytes(writer.out)
 
 
-def packet_of(
-    stamp: bytes, source: int, dest: int, message: Message | None, limits: Limits = LIMITS
-) -> Packet[Any]:
+def packet_of(stamp: bytes, source: int, dest: int, message: Message | None) -> Packet[Any]:
     """The packet of a message, or of none, with the stamp that these bytes are. Others are a `WireError`.
 
     >>> packet_of(b"\\x02\\x01", 0, 1, Message(0, 1, (1,), b"hello")).stamp
@@ -105,8 +82,8 @@ def packet_of(
     Traceback (most recent call last):
     antecede.errors.WireError: not a packet at byte 2: 1 bytes follow the stamp
     """
-    if not stamp or len(stamp) > limits.packet_bytes:
-        raise WireError(f"the stamp has {len(stamp)} bytes, and may have 1 to {limits.packet_bytes}")
+    if not stamp or len(stamp) > LIMITS.packet_bytes:
+        raise WireError(f"the stamp has {len(stamp)} bytes, and may have 1 to {LIMITS.packet_bytes}")
     kind = BY_CODE.get(stamp[0])
     if kind is None:
         raise WireError(f"no stamp has code {stamp[0]}: codes are 1..{max(BY_CODE)}", 0)
@@ -115,7 +92,7 @@ def packet_of(
             "belongs to no message, and has a" if message is not None else "belongs to a message, and has no"
         )
         raise WireError(f"{kind.stamp.__name__} {verb} number")
-    reader = Reader(stamp, limits)
+    reader = Reader(stamp, LIMITS)
     reader.at = 1
     taken = kind.take(reader, Packet(source, dest, NO_STAMP, message))
     if reader.at < len(stamp):
@@ -123,10 +100,8 @@ def packet_of(
     return Packet(source, dest, taken, message)
 
 
-def packets_of(
-    packets: Iterable[Packet[Any]], view: View, *, arrival: int = 0, group: str | None = None
-) -> pa.Table:
-    """Packets, in the order in which they arrived, as rows of `PACKETS`; their arrivals count from `arrival` on.
+def packets_of(packets: Iterable[Packet[Any]], view: View, *, group: str | None = None) -> pa.Table:
+    """Packets, in the order in which they arrived, as rows of `PACKETS`.
 
     >>> from antecede.protocols import create
     >>> view = View.of("ann", "bob")
@@ -135,7 +110,7 @@ def packets_of(
     {'receiver': 'bob', 'sender': 'ann', 'number': 1, 'stamp': Ellipsis, 'payload': b'hello', 'arrival': 0}
     """
     rows: list[dict[str, Any]] = []
-    for at, packet in enumerate(packets, start=arrival):
+    for at, packet in enumerate(packets):
         message = packet.message
         row = {"receiver": view.name(packet.dest), "sender": view.name(packet.source), "arrival": at}
         row |= {"stamp": stamp_of(packet), "group": group}
