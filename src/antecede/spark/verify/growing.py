@@ -20,28 +20,30 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Struct
+
 from antecede.spark.verify.tasks import CHAIN_MOST, UNNAMED, UNPLACED, describe_cycle, describe_rows
 
 __all__ = ["Event", "GrowingPartition"]
 
 
-class Event:
-    """An identifier: with `came` None it is named as a cause, and has not come."""
+class Event(Struct, gc=False):
+    """An identifier: with `came` None it is named as a cause, and has not come.
 
-    __slots__ = ("came", "causes", "copies", "effects", "first", "handed", "mark")
+    No search for garbage passes it: Spark does one after each task.
+    """
 
-    def __init__(self) -> None:
-        self.came: int | None = None
-        """When a row of it came last."""
-        self.mark = 0
-        self.causes: dict[Any, None] = {}
-        self.effects: dict[Any, None] = {}
-        self.handed: dict[Any, Any] = {}
-        """Consumer -> where it was handed over first."""
-        self.copies: dict[Any, int] = {}
-        """Consumer -> how often, if more than once."""
-        self.first: dict[Any, Any] = {}
-        """Consumer -> where the first effect stands."""
+    came: int | None = None
+    """When a row of it came last."""
+    mark: int = 0
+    causes: dict[Any, None] = {}
+    effects: dict[Any, None] = {}
+    handed: dict[Any, Any] = {}
+    """Consumer -> where it was handed over first."""
+    copies: dict[Any, int] = {}
+    """Consumer -> how often, if more than once."""
+    first: dict[Any, Any] = {}
+    """Consumer -> where the first effect stands."""
 
     def stands_before(self, consumer: Any, at: Any) -> bool:
         """Whether it, or an effect of it, stands before a position at a consumer."""

@@ -58,8 +58,8 @@ KINDS: Final = ("violation", "duplicate", "missing", "refused")
 
 ROWS: Final = ("__partition", "__id", "__mark", "__causes", "__consumer", "__at")
 
-Key = tuple[str, Any]
-"""A partition, and an identifier in it."""
+Identifiers = dict[str, tuple[Any, ...]]
+"""Of each partition."""
 Told = tuple[str, str, Any, Any]
 """A finding that was told: its kind, partition, consumer and identifier."""
 
@@ -128,9 +128,9 @@ class JudgingBucket:
         """The rows that came in the last step."""
         self.told: dict[Told, int] = {}
         """-> when."""
-        self.ages: deque[tuple[int, list[Key]]] = deque()
+        self.ages: deque[tuple[int, Identifiers]] = deque()
         """What came, by time."""
-        self.unchecked: deque[tuple[int, list[Key]]] = deque()
+        self.unchecked: deque[tuple[int, Identifiers]] = deque()
         """The same of what was not asked for causes that are missing."""
         self.forgot = self.forgot_before = -1
         """When it was last forgotten what is too old, and when before the last step."""
@@ -180,17 +180,18 @@ class JudgingBucket:
             if names
             else repeat(())
         )
-        keys: list[Key] = []
+        came: dict[str, list[Any]] = {}
         for row, own in zip(zip(*columns, strict=True), values, strict=False):
             name, id, mark, causes, consumer, at = row
             partition = self.partitions.get(name)
             if partition is None:
                 partition = self.partitions[name] = GrowingPartition(own)
             partition.take(id, mark, causes or (), consumer, at, now)
-            keys.append((name, id))
-        self.ages.append((now, keys))
-        self.unchecked.append((now, keys))
-        return {name for name, _ in keys}
+            came.setdefault(name, []).append(id)
+        identifiers = {name: tuple(ids) for name, ids in came.items()}
+        self.ages.append((now, identifiers))
+        self.unchecked.append((now, identifiers))
+        return {*came}
 
     def _judge(self, name: str) -> Iterator[Finding]:
         """What is found in a partition that has grown."""
@@ -212,10 +213,11 @@ class JudgingBucket:
     def _find_missing(self, due: int) -> Iterator[Finding]:
         """Causes of rows that have waited long enough for them."""
         while self.unchecked and self.unchecked[0][0] <= due:
-            for name, id in self.unchecked.popleft()[1]:
+            for name, ids in self.unchecked.popleft()[1].items():
                 partition = self.partitions.get(name)
-                for lost in [] if partition is None else partition.find_missing(id):
-                    assert partition is not None
+                if partition is None:
+                    continue
+                for lost in (lost for id in ids for lost in partition.find_missing(id)):
                     by, many = partition.name_effect(lost)
                     words = f"named by {many:,} event{'s' * (many != 1)}"
                     yield Finding("missing", name, None, lost, by, [lost, by], words)
@@ -235,11 +237,14 @@ class JudgingBucket:
     def _forget(self, now: int) -> None:
         self.forgot, before = now, now - self.settings.remember_ms
         while self.ages and self.ages[0][0] <= before:
-            for name, id in self.ages.popleft()[1]:
-                if name in self.partitions:
-                    self.partitions[name].forget(id, before)
-                    if not self.partitions[name].events:
-                        del self.partitions[name]
+            for name, ids in self.ages.popleft()[1].items():
+                partition = self.partitions.get(name)
+                if partition is None:
+                    continue
+                for id in ids:
+                    partition.forget(id, before)
+                if not partition.events:
+                    del self.partitions[name]
         self.told = {told: when for told, when in self.told.items() if when > before}
 
     # What is kept
