@@ -62,10 +62,15 @@ def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
     """
-    >>> describe_counts({"violation": 2, "fifo_break": 1}), describe_counts({})
-    ('2 violation, 1 fifo break', 'nothing')
+    >>> describe_counts({"violation": 2, "fifo_break": 1, "unsent": 3}), describe_counts({})
+    ('2 violations, 1 fifo break, 3 unsent', 'nothing')
     """
-    return ", ".join(f"{many:,} {kind.replace('_', ' ')}" for kind, many in counts.items()) or "nothing"
+    words = {kind: f"{kind}s" for kind in ("violation", "duplicate", "gap")} | {"fifo_break": "fifo breaks"}
+    parts = []
+    for kind, many in counts.items():
+        name = words.get(kind, kind)
+        parts.append(f"{many:,} {name.removesuffix('s') if many == 1 else name}")
+    return ", ".join(parts) or "nothing"
 
 
 def describe_row(row: Mapping[str, Any]) -> str:
