@@ -24,6 +24,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
 
 from antecede.cli.progress import can_draw, catch_interrupt
 from antecede.errors import BadParameter, BadTrace, NoSpark
@@ -66,9 +67,10 @@ def open_work(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        # Narrow terminals shorten the bar, and cut no figure.
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn("tasks"),
-        TimeElapsedColumn(),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
     )
     with Progress(*columns, console=console, transient=True, disable=not can_draw(console)) as progress:
         bar = progress.add_task("starting Spark", total=None)
