@@ -312,6 +312,15 @@ def contrast(one: list[int], other: list[int]) -> float:
     return (bright + 0.05) / (dark + 0.05)
 
 
+def test_tables_fit_a_printed_page_and_names_of_runs_two_lines(open_page, compared):
+    page = open_page(compared, width=680)
+    page.emulate_media(media="print")
+    for table in page.locator("table.runs, table.processes").all():
+        assert table.evaluate("it => it.scrollWidth <= it.parentElement.clientWidth")
+    for name in page.locator("table.runs tbody th a").all():
+        assert name.evaluate("it => it.getClientRects().length") <= 2, name.inner_text()
+
+
 def test_it_prints(open_page, compared, tmp_path):
     page = open_page(compared, color_scheme="dark")
     page.emulate_media(media="print")

@@ -12,9 +12,11 @@ version  until    what is different
                   with hops of now, nor can its inputs be replayed by the machines of now. Such a snapshot is refused
   4      now
 
->>> upgrade({"antecede": 2}, Limits())
-Traceback (most recent call last):
-antecede.errors.BadSnapshot: the process has a snapshot of version 2; this release reads version 3 to 4
+>>> try:
+...     upgrade({"antecede": 2}, Limits())
+... except BadSnapshot as error:
+...     print(error)
+the process has a snapshot of version 2; this release reads version 3 to 4: take one that reads 2
 """
 
 from __future__ import annotations
