@@ -67,7 +67,7 @@ Master = Annotated[
 Remote = Annotated[
     str | None, typer.Option(help="A Spark Connect server to ask instead, such as sc://HOST:15002.")
 ]
-Jobs = Annotated[int, typer.Option(min=0, help="Processes to work with; 0: one for each core.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Processes to work with.", show_default="one for each core")]
 
 # A simulated run: docs/simulator.md
 
@@ -80,7 +80,9 @@ Protocol = Annotated[
 Protocols = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Only this protocol. May be repeated.")
 ]
-Processes = Annotated[int, typer.Option(help="Number of processes; 0: as the topology says, or 8.")]
+Processes = Annotated[
+    int, typer.Option(help="Number of processes.", show_default="that of the topology, or 8")
+]
 Messages = Annotated[int, typer.Option(help="Number of messages that a run sends.")]
 Seed = Annotated[int, typer.Option(help="All chance comes from this number.")]
 Network = Annotated[
