@@ -97,7 +97,9 @@ def verify(
         if columns.is_given():
             refuse_request(columns)
         if out is None:
-            raise BadParameter("verify --stream", "--out is missing: findings go there, and what is kept")
+            raise BadParameter(
+                "verify --stream", "--out is missing: name a directory for findings and checkpoint"
+            )
         asked = Asked(
             "verify --stream", out, checkpoint, once, every, patience, as_json, master, remote, remember
         )

@@ -388,7 +388,9 @@ class Broker:
             )
             yield client, client.jetstream(timeout=ANSWER_S)
         except NotFoundError:
-            raise BadParameter("jetstream", f"the server has no {self.where}") from None
+            raise BadParameter(
+                "jetstream", f"the server has no {self.where}: create it, or name another"
+            ) from None
         except AntecedeError:
             raise  # What is ours is told as it is, though it may be an OSError, too.
         except (*away, NoStreamResponseError, ServiceUnavailableError) as error:

@@ -92,7 +92,9 @@ def order_stream(
         raise BadParameter("order", f"buckets must be 1 or more, not {buckets}")
     if isinstance(form, ByStamp):
         if remember is not None:
-            raise BadParameter("order", "remember does not go with stamps: counts are few, and stay")
+            raise BadParameter(
+                "order", "leave out remember: by stamps a stream keeps counts, and forgets none"
+            )
         return order_stamps(df, form, patience, buckets)
     patience_ms = None if patience is None else parse_duration("order", "patience", patience)
     durations = patience_ms, parse_duration("order", "remember", remember or REMEMBER)

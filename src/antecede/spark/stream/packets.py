@@ -189,7 +189,7 @@ broadcast, optimal, not 'permit' (its order is made by senders that wait for per
             found = f"{self.protocol!r} ({why})" if why else repr(self.protocol)
             raise BadParameter("stream", f"protocol must be one of {', '.join(ORDERING)}, not {found}")
         if not self.processes:
-            raise BadParameter("stream", "processes must name all that take part, and names nobody")
+            raise BadParameter("stream", "processes is empty: name every process that takes part")
         self.machine(0)
 
     @classmethod
