@@ -47,7 +47,7 @@ def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "verify --stream: --out is missing: findings go there"),
+        ([], "verify --stream: --out is missing: name a directory for findings"),
         (["--out", "x", "--every", "0"], "--every must be more than 0 seconds, not 0.0"),
         *(
             (
