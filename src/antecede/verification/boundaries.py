@@ -5,7 +5,7 @@ Between two chunks stand
   flights        the messages under way
 A chunk's summary then tells what its deferred deliveries were, and what stands after it. The clock that stands for a
 row of a summary is, in each entry, what the row knows of the chunk's own sends if it knows of any, and else the
-greatest among the symbols it has merged in: entry clocks of processes (`heard`), clocks of crossing messages (`marks`).
+greatest among the symbols it has merged in: entry clocks of processes, clocks of crossing messages (`marks`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antecede.jit import allocating
 from antecede.verification import state as names
 from antecede.verification.chunk import Summary
 from antecede.verification.kernel import flip, has
-from antecede.verification.state import words_for
+from antecede.verification.state import WORD, words_for
 
 __all__ = ["OVERTAKEN", "REPEATED", "STRANGE", "UNKNOWN", "Boundary", "Flight", "Walk", "ids_of"]
 
@@ -58,8 +58,15 @@ class Boundary:
     seen: Array
     flights: list[Flight | None]
     """What the symbols stand for: None is a suspect."""
+    sources: Array
+    """The clocks that marks stand for."""
     said: Array
     """What is said of each deferred delivery: the flags below."""
+
+    def list_deferred(self, which: Array) -> Array:
+        """Some deferred deliveries: process, sender, number, index, position."""
+        checks = self.summary.deferred[which]
+        return np.column_stack((checks[:, 0], self.summary.symbols[checks[:, 1]], checks[:, 2:4]))
 
 
 class Walk:
@@ -94,16 +101,15 @@ class Walk:
         for symbol, flight in enumerate(flights):
             if flight is not None:
                 missing[symbol], given[symbol] = flight.missing, flight.given
+        sources = self._list_sources(flights)
         said = settle(
             summary.deferred,
-            summary.deferred_heard,
             summary.deferred_marks,
             summary.symbols[:, 0].copy(),
             np.array([flight.ordinal if flight else 0 for flight in flights], np.int64),
             missing,
             given,
-            self._clocks,
-            self._number_crossing(flights),
+            sources,
             self._seen,
         )
         for symbol, (message, flight) in enumerate(zip(ids, flights, strict=True)):
@@ -111,29 +117,29 @@ class Walk:
                 flight.missing, flight.given = missing[symbol], given[symbol]
                 if not flight.kept and not missing[symbol].any():
                     del self.flights[message]
-        return Boundary(chunk, summary, self._base, self._clocks, self._seen, flights, said)
+        return Boundary(chunk, summary, self._base, self._clocks, self._seen, flights, sources, said)
 
-    def _number_crossing(self, flights: list[Flight | None]) -> Array:
-        """The clocks of symbols. What is in no one's flight brings no news."""
-        crossing = np.zeros((len(flights), self.n), np.int64)
-        for symbol, flight in enumerate(flights):
+    def _list_sources(self, flights: list[Flight | None]) -> Array:
+        """The clocks of processes, and of symbols. What is in no one's flight brings no news."""
+        before = WORD * words_for(self.n)
+        sources = np.zeros((before + len(flights), self.n), np.int64)
+        sources[: self.n] = self._clocks
+        for symbol, flight in enumerate(flights, before):
             if flight is not None:
                 assert flight.clock is not None
-                crossing[symbol] = flight.clock
-        return crossing
+                sources[symbol] = flight.clock
+        return sources
 
     def _leave(self, boundary: Boundary) -> None:
         """The clocks after the chunk, of processes and of the messages that are delivered later."""
-        summary, base, clocks = boundary.summary, self._base, self._clocks
-        crossing = self._number_crossing(boundary.flights)
-        heard = (summary.heard, summary.marks)
-        news = [entry_of(*heard, q, clocks, crossing, self._seen, q, q) for q in range(self.n)]
+        summary, base, sources = boundary.summary, self._base, boundary.sources
+        news = [entry_of(summary.marks, q, sources, self._seen, q, q) for q in range(self.n)]
         # If its entry clock came back to a process, then with a message that it had sent in the chunk.
         self._seen = np.where(summary.seen > 0, base + summary.seen, news)
-        self._clocks = resolve(summary.clocks, *heard, base, clocks, crossing)
+        self._clocks = resolve(summary.clocks, summary.marks, base, sources)
         used = self._list_used(boundary)
-        rows = (summary.flight_clocks[used], summary.flight_heard[used], summary.flight_marks[used])
-        for row, clock in zip(used, resolve(*rows, base, clocks, crossing), strict=True):
+        clocks = resolve(summary.flight_clocks[used], summary.flight_marks[used], base, sources)
+        for row, clock in zip(used, clocks, strict=True):
             self.flights[self._id(summary, row)] = self._flight(boundary, row, clock)
         self._base = base + summary.sends
 
@@ -173,7 +179,7 @@ GIVEN, REPEATED, STRANGE, OVERTAKEN, UNKNOWN = 0, 1, 2, 4, 8
 
 
 @allocating
-def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, crossing, seen):  # type: ignore[no-untyped-def]
+def settle(deferred, marks, senders, ordinals, missing, given, sources, seen):  # type: ignore[no-untyped-def]
     """Judge each deferred delivery, in order. A symbol without an ordinal stands for a suspect."""
     said = np.zeros(len(deferred), np.uint8)
     for check in range(len(deferred)):
@@ -190,44 +196,33 @@ def settle(deferred, heard, marks, senders, ordinals, missing, given, clocks, cr
         else:
             said[check] = STRANGE
         flip(given, symbol, q)
-        known = entry_of(heard, marks, check, clocks, crossing, seen, q, i)
+        known = entry_of(marks, check, sources, seen, q, i)
         if certain or known >= ordinal:
             said[check] |= OVERTAKEN
     return said
 
 
 @allocating
-def entry_of(heard, marks, row, clocks, crossing, seen, q, i):  # type: ignore[no-untyped-def]
+def entry_of(marks, row, sources, seen, q, i):  # type: ignore[no-untyped-def]
     """What q has news of, of origin i, from symbols. Its own entry clock is no news of itself."""
     known = seen[q] if q == i else np.int64(0)
-    for p in range(len(clocks)):
-        if has(heard, row, p) and (p != i or q != i):
-            known = max(known, clocks[p, i])
-    for symbol in range(len(crossing)):
-        if has(marks, row, symbol):
-            known = max(known, crossing[symbol, i])
+    for symbol in range(len(sources)):
+        if has(marks, row, symbol) and (symbol != i or q != i):
+            known = max(known, sources[symbol, i])
     return known
 
 
 @allocating
-def resolve(own, heard, marks, base, clocks, crossing):  # type: ignore[no-untyped-def]
+def resolve(own, marks, base, sources):  # type: ignore[no-untyped-def]
     """The absolute clock of each row. `base` is how much each origin had sent before the chunk."""
     absolute = np.zeros((len(own), len(base)), np.int64)
     for row in range(len(own)):
         clock = absolute[row]
-        for p in range(len(clocks)):
-            if has(heard, row, p):
-                raise_to(clock, clocks[p])
-        for symbol in range(len(crossing)):
+        for symbol in range(len(sources)):
             if has(marks, row, symbol):
-                raise_to(clock, crossing[symbol])
+                for entry in range(len(clock)):
+                    clock[entry] = max(clock[entry], sources[symbol, entry])
         for i in range(own.shape[1]):
             if own[row, i]:
                 clock[i] = base[i] + own[row, i]
     return absolute
-
-
-@allocating
-def raise_to(clock, other):  # type: ignore[no-untyped-def]
-    for entry in range(len(clock)):
-        clock[entry] = max(clock[entry], other[entry])

@@ -64,7 +64,7 @@ class Summary:
     """What a chunk does to the clocks, and what it could not decide, as a value that goes from task to task.
 
     Rows are processes, messages in flight, or deferred checks; see state.py for what is in them.
-    Marks are in two: `heard`, a bit for each process's entry clock, and `marks`, one for each crossing message.
+    Marks are bits: of the entry clocks of processes, up to a whole word, and then of the crossing messages.
 
     Size, before compression: n processes, S messages that cross into the chunk, D deliveries of these, F messages still
     in flight at its end take about 4 n² + n S/8 + F (4 n + S/8 + n/4) + D (40 + S/8) bytes. With n = 64 and a thousand
@@ -74,7 +74,6 @@ class Summary:
     shape: Array
     """n, deliveries, rows, and the block of origins: its first, and the one after its last."""
     clocks: Array
-    heard: Array
     marks: Array
     seen: Array
     sends: Array
@@ -82,13 +81,11 @@ class Summary:
     steady: Array
     flights: Array
     flight_clocks: Array
-    flight_heard: Array
     flight_marks: Array
     missing: Array
     given: Array
     symbols: Array
     deferred: Array
-    deferred_heard: Array
     deferred_marks: Array
     late: Array
     """Deliveries of messages that were sent here, or nowhere: process, sender, number, index, position."""
@@ -217,14 +214,11 @@ class Scan:
         if status in WRONG:
             at = (columns.process, columns.indices, columns.sender, columns.number)
             raise Impossible(WRONG[status], *(int(column[row]) for column in at))
-        more = {
-            MORE_SLABS: self._more_slabs,
-            MORE_TABLE: self._more_table,
-            MORE_RECORDS: self._more_records,
-            MORE_SYMBOLS: self._more_symbols,
-            MORE_DEFERRED: self._grow_deferred,
-        }
-        more[status]()
+        more = {MORE_SLABS: self._more_slabs, MORE_TABLE: self._more_table, MORE_SYMBOLS: self._more_symbols}
+        if status in more:
+            more[status]()
+        else:
+            self._double(*{MORE_RECORDS: ("records",), MORE_DEFERRED: ("deferred", "deferred_marks")}[status])
 
     # Room.
 
@@ -246,23 +240,19 @@ class Scan:
         self._allow(**sizes)
         self.state = self.state._replace(**{k: grown(getattr(self.state, k), *s) for k, s in shapes.items()})
 
+    def _double(self, *names: str) -> None:
+        arrays = ((name, getattr(self.state, name)) for name in names)
+        self._wider(**{name: (2 * len(array), *array.shape[1:]) for name, array in arrays})
+
     def _more_slabs(self) -> None:
-        old, state = len(self.state.free), self.state
-        names = ("flights", "flight_clocks", "flight_marks", "missing", "given")
-        self._wider(free=(2 * old,), **{name: (2 * old, getattr(state, name).shape[1]) for name in names})
+        old = len(self.state.free)
+        self._double("free", "flights", "flight_clocks", "flight_marks", "missing", "given")
         self.state.free[:old] = np.arange(2 * old - 1, old - 1, -1)
         self.counts[fields.FREE] = old
 
     def _more_table(self) -> None:
         self._allow(table=2 * self.state.table.nbytes)
         self.state = self.state._replace(table=grown_table(self.state.table))
-
-    def _more_records(self) -> None:
-        self._wider(records=(2 * len(self.state.records), self.state.records.shape[1]))
-
-    def _grow_deferred(self) -> None:
-        rows, state = 2 * len(self.state.deferred), self.state
-        self._wider(deferred=(rows, 5), deferred_marks=(rows, state.deferred_marks.shape[1]))
 
     def _more_symbols(self) -> None:
         state, most = self.state, min(2 * len(self.state.symbols), self.most_symbols)
@@ -278,10 +268,9 @@ class Scan:
 
     def finish(self) -> Part:
         records = self.state.records[: self.counts[fields.RECORDS]]
-        plain = []
-        for kind in (DUPLICATE, UNADDRESSED):
-            _, process, sender, number, index, *_ = records[records[:, 0] == kind].T
-            plain.append(Findings.plain(kind, process, sender, number, index))
+        plain = [
+            Findings.plain(kind, *records[records[:, 0] == kind, 1:5].T) for kind in (DUPLICATE, UNADDRESSED)
+        ]
         overtaken = records[records[:, 0] == VIOLATION, 1:]
         longest = int(self.counts[fields.LONGEST])
         return Part(summarise(self), Findings.concatenate(plain), overtaken, self.past, longest)
@@ -319,29 +308,23 @@ def summarise(scanner: Scan) -> Summary:
     flying = _in_flight(scanner)
     symbols, deferred = int(counts[fields.SYMBOLS]), int(counts[fields.DEFERRED])
     records = state.records[: counts[fields.RECORDS]]
-    heard, marks = _halves(scanner, state.marks[:n])
-    flight_heard, flight_marks = _halves(scanner, state.flight_marks[flying])
-    deferred_heard, deferred_marks = _halves(scanner, state.deferred_marks[:deferred])
     words = fields.words_for(n)
     return Summary(
         shape=np.array([n, counts[fields.DELIVERIES], counts[fields.POSITION], low, high], np.int64),
         clocks=state.clocks[:n, : high - low],
-        heard=heard,
-        marks=marks,
+        marks=_marks_in_use(scanner, state.marks[:n]),
         seen=state.seen[:n],
         sends=state.sends[:n],
         numbers=state.numbers[:n],
         steady=state.steady[:n],
         flights=state.flights[flying],
         flight_clocks=state.flight_clocks[flying, : high - low],
-        flight_heard=flight_heard,
-        flight_marks=flight_marks,
+        flight_marks=_marks_in_use(scanner, state.flight_marks[flying]),
         missing=state.missing[flying, :words],
         given=state.given[flying, :words],
         symbols=state.symbols[:symbols],
         deferred=state.deferred[:deferred],
-        deferred_heard=deferred_heard,
-        deferred_marks=deferred_marks,
+        deferred_marks=_marks_in_use(scanner, state.deferred_marks[:deferred]),
         late=records[records[:, 0] == LATE, 1:6],
     )
 
@@ -356,10 +339,9 @@ def _in_flight(scanner: Scan) -> Array:
     return ordered
 
 
-def _halves(scanner: Scan, marks: Array) -> tuple[Array, Array]:
-    """Bits of processes, bits of crossing messages: only the words in use."""
+def _marks_in_use(scanner: Scan, marks: Array) -> Array:
+    """Only the words in use."""
     if scanner.first:
-        return np.zeros((len(marks), fields.words_for(scanner.n)), np.uint64), marks[:, :0]
-    begin = int(scanner.counts[fields.PROCESS_WORDS])
-    end = begin + fields.words_for(int(scanner.counts[fields.SYMBOLS]))
-    return marks[:, : fields.words_for(scanner.n)], marks[:, begin:end]
+        return np.zeros((len(marks), fields.words_for(scanner.n)), np.uint64)
+    symbols = fields.words_for(int(scanner.counts[fields.SYMBOLS]))
+    return marks[:, : int(scanner.counts[fields.PROCESS_WORDS]) + symbols]

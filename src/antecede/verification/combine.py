@@ -109,13 +109,10 @@ def combine(summaries: Sequence[Summary], found: Sequence[Found] | None = None) 
 
 def _collect_decided(boundary: Boundary) -> list[Findings]:
     """Deferred deliveries that were repeated, or at strangers."""
-    summary, said = boundary.summary, boundary.said
-    kinds = []
-    for kind, flag in ((DUPLICATE, REPEATED), (UNADDRESSED, STRANGE)):
-        checks = summary.deferred[said & flag != 0]
-        sender, number = summary.symbols[checks[:, 1]].T
-        kinds.append(Findings.plain(kind, checks[:, 0], sender, number, checks[:, 2]))
-    return kinds
+    return [
+        Findings.plain(kind, *boundary.list_deferred(boundary.said & flag != 0)[:, :4].T)
+        for kind, flag in ((DUPLICATE, REPEATED), (UNADDRESSED, STRANGE))
+    ]
 
 
 def _block(walk: Walk) -> tuple[int, int]:

@@ -236,15 +236,12 @@ def prove_groups(news: News, groups: Sequence[Array]) -> Findings:
 
 
 def list_late(boundary: Boundary) -> Array:
-    summary = boundary.summary
     late = np.flatnonzero(boundary.said & OVERTAKEN)
-    checks = summary.deferred[late]
-    sender, number = summary.symbols[checks[:, 1]].T
-    flights = [boundary.flights[symbol] for symbol in checks[:, 1].tolist()]
+    flights = [boundary.flights[symbol] for symbol in boundary.summary.deferred[late, 1].tolist()]
     sent = [(flight.ordinal, flight.chunk, flight.position) for flight in flights if flight is not None]
     ordinal, chunk, position = np.array(sent, np.int64).reshape(-1, 3).T
     here = np.full(len(late), boundary.chunk)
-    return np.column_stack((checks[:, 0], sender, number, checks[:, 2], ordinal, chunk, position, here))
+    return np.column_stack((boundary.list_deferred(late)[:, :4], ordinal, chunk, position, here))
 
 
 def trails_of(summaries: Sequence[Summary], late: Late) -> dict[int, bytes]:
@@ -267,7 +264,8 @@ def _trail(boundary: Boundary, late: Late, rows: Array, before: Array, here: Arr
     known = [symbol for symbol, flight in enumerate(boundary.flights) if flight is not None]
     clocks = [flight.clock for flight in boundary.flights if flight is not None and flight.clock is not None]
     here = here[np.argsort(late.sent_at[rows[here]])]
-    names = {message: at for at, message in enumerate(_ids(late, rows[before]))}
+    messages = ids_of(np.column_stack((late.sender, late.number))[rows[before]])
+    names = {message: at for at, message in enumerate(messages)}
     return {
         "clocks": boundary.clocks,
         "seen": boundary.seen,
@@ -280,10 +278,6 @@ def _trail(boundary: Boundary, late: Late, rows: Array, before: Array, here: Arr
         "here": here,
         "here_positions": late.sent_at[rows[here]],
     }
-
-
-def _ids(late: Late, rows: Array) -> list[tuple[int, int]]:
-    return list(zip(late.sender[rows].tolist(), late.number[rows].tolist(), strict=True))
 
 
 def prove(late: Late, found: Mapping[int, dict[str, Array]]) -> Findings:

@@ -87,12 +87,9 @@ class Resolved:
 
 def unknown_of(boundary: Boundary) -> Array:
     """Rows of process, sender, number, index, chunk, position; those of one message in order."""
-    summary = boundary.summary
-    checks = summary.deferred[boundary.said == UNKNOWN]
-    sender, number = summary.symbols[checks[:, 1]].T
-    deferred = np.column_stack((checks[:, 0], sender, number, checks[:, 2], checks[:, 3]))
     # The order of the two does not matter: no message is in both.
-    return np.insert(np.concatenate((deferred, summary.late)), 4, boundary.chunk, axis=1)
+    rows = np.concatenate((boundary.list_deferred(boundary.said == UNKNOWN), boundary.summary.late))
+    return np.insert(rows, 4, boundary.chunk, axis=1)
 
 
 def distinct(rows: Array) -> Ids:
