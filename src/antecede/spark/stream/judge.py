@@ -504,10 +504,13 @@ def _upto(lane: dict[int, Flight], ordinal: int) -> list[int]:
     return passed
 
 
-class State(Struct, array_like=True):
+class Versioned(Struct, array_like=True):
+    version: int
+
+
+class State(Versioned, array_like=True):
     """All of it. `clocks` and `highest` are n x n numbers."""
 
-    version: int
     deliveries: int
     processes: list[Process]
     clocks: bytes
@@ -520,22 +523,9 @@ class State(Struct, array_like=True):
 def decode_state(snapshot: bytes) -> State:
     """The inverse. A snapshot of another version is refused."""
     try:
-        state = msgspec.msgpack.decode(snapshot, type=State)
+        version = msgspec.msgpack.decode(snapshot, type=Versioned).version
+        if version != VERSION:
+            raise BadSnapshot.version("live verification", version, VERSION)
+        return msgspec.msgpack.decode(snapshot, type=State)
     except msgspec.MsgspecError as error:
-        version = _version(snapshot)
-        if version == VERSION:
-            raise BadSnapshot(
-                f"the checkpoint does not have the state of live verification: {error}"
-            ) from None
-        raise BadSnapshot.version("live verification", version, VERSION) from None
-    if state.version != VERSION:
-        raise BadSnapshot.version("live verification", state.version, VERSION)
-    return state
-
-
-def _version(snapshot: bytes) -> object:
-    try:
-        found = msgspec.msgpack.decode(snapshot)
-    except msgspec.MsgspecError:
-        return "none"
-    return found[0] if isinstance(found, list) and found else "none"
+        raise BadSnapshot(f"the checkpoint does not have the state of live verification: {error}") from None
