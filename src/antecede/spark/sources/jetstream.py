@@ -9,12 +9,8 @@ Rules
   lost       messages that the stream's limits have dropped before they were read stop the query, or are skipped with
              `lost=skip`. What was deleted one by one is simply not there.
 
-A message is a row: one JSON object, the columns by name, bytes in base64.
-
-  packets    docs/stream.md: receiver, sender, number, stamp, payload, label, group; `arrival` is the message's place in
-             its stream
-  events     antecede.trace.schema: the columns of a trace
-  raw        sequence, subject, time_ns and data: whatever else is in a stream, to be taken apart by its owner
+A message is a row: one JSON object, the columns by name, bytes in base64; or `raw`, to be taken apart by its owner
+(docs/sources.md).
 """
 
 from __future__ import annotations
