@@ -139,8 +139,8 @@ class Walk:
         self._clocks = resolve(summary.clocks, summary.marks, base, sources)
         used = self._list_used(boundary)
         clocks = resolve(summary.flight_clocks[used], summary.flight_marks[used], base, sources)
-        for row, clock in zip(used, clocks, strict=True):
-            self.flights[self._id(summary, row)] = self._flight(boundary, row, clock)
+        for message, row, clock in zip(ids_of(summary.flights[used]), used, clocks, strict=True):
+            self.flights[message] = self._flight(boundary, row, clock)
         self._base = base + summary.sends
 
     def _list_used(self, boundary: Boundary) -> Array:
@@ -161,10 +161,6 @@ class Walk:
         return Flight(
             boundary.chunk, position, ordinal, kept, clock, summary.missing[row], summary.given[row]
         )
-
-    @staticmethod
-    def _id(summary: Summary, row: int) -> Id:
-        return int(summary.flights[row, names.SENDER]), int(summary.flights[row, names.NUMBER])
 
 
 def ids_of(rows: Array) -> list[Id]:

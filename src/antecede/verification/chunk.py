@@ -11,13 +11,11 @@ Counters take 8 bytes from where a process could have sent more than 4 bytes cou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from dataclasses import fields as fields_of
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.blob import pack, unpack
 from antecede.jit.hashtable import grown as grown_table
 from antecede.jit.hashtable import table_of
 from antecede.trace.columns import Rows
@@ -26,6 +24,7 @@ from antecede.verification.findings import (
     DUPLICATE,
     UNADDRESSED,
     VIOLATION,
+    Encoded,
     Findings,
     Ids,
     Impossible,
@@ -60,7 +59,7 @@ MEMORY: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Encoded):
     """What a chunk does to the clocks, and what it could not decide, as a value that goes from task to task.
 
     Rows are processes, messages in flight, or deferred checks; see state.py for what is in them.
@@ -102,13 +101,6 @@ class Summary:
     @property
     def block(self) -> tuple[int, int]:
         return int(self.shape[3]), int(self.shape[4])
-
-    def encode(self) -> bytes:
-        return pack("summary", {field.name: getattr(self, field.name) for field in fields_of(self)})
-
-    @classmethod
-    def decode(cls, data: bytes) -> Summary:
-        return cls(**unpack("summary", data))
 
 
 @dataclass(frozen=True, slots=True)

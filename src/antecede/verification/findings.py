@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KINDS", "Findings", "Ids", "Impossible", "NOBODY", "findings_of"]
+from antecede.blob import pack, unpack
+
+__all__ = ["KINDS", "Encoded", "Findings", "Ids", "Impossible", "NOBODY", "findings_of"]
 
 Column: TypeAlias = NDArray[Any]
 
@@ -23,8 +25,22 @@ NOBODY: Final = -1
 """Stands for a process, or an index, where there is none."""
 
 
+class Encoded:
+    """Arrays that go from task to task as bytes."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return pack(type(self).__name__, arrays)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        return cls(**unpack(cls.__name__, data))
+
+
 @dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(Encoded):
     """Identities of messages."""
 
     sender: Column

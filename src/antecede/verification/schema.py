@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from antecede.blob import pack, unpack
 from antecede.errors import BadTrace
 from antecede.trace.columns import Column, Names
-from antecede.verification.findings import KINDS, Findings, Ids, Impossible
+from antecede.verification.findings import KINDS, Findings, Impossible
 
 __all__ = [
     "COUNTS",
@@ -31,9 +30,7 @@ __all__ = [
     "Told",
     "error_of",
     "finding_batches",
-    "decode_ids",
     "describe_finding",
-    "encode_ids",
     "refusal",
     "make_report_batch",
 ]
@@ -191,14 +188,3 @@ def impossible(error: Impossible, place: str, run: str, names: Names) -> BadTrac
     """What a kernel refused, with names."""
     where = f"{place}, run {run}, process {names[error.process]}, index {error.index}"
     return BadTrace(where, f"message {error.number} of {names[error.sender]} {error.reason}")
-
-
-# Identities as bytes
-
-
-def encode_ids(ids: Ids) -> bytes:
-    return pack("ids", {"sender": ids.sender.astype(np.int32), "number": ids.number.astype(np.int64)})
-
-
-def decode_ids(blob: bytes) -> Ids:
-    return Ids(**unpack("ids", blob))

@@ -29,13 +29,11 @@ from antecede.trace.parquet import read_part
 from antecede.trace.plan import Chunk, Cut, Part
 from antecede.verification.chunk import Scan, Summary, TooManySymbols, TooMuchInFlight
 from antecede.verification.combine import combine
-from antecede.verification.findings import Findings, Impossible
+from antecede.verification.findings import Findings, Ids, Impossible
 from antecede.verification.local import read_chunk, verify_chunks, verify_run
 from antecede.verification.proofs import NewsScan, ProofScan
 from antecede.verification.schema import (
     Told,
-    decode_ids,
-    encode_ids,
     finding_batches,
     impossible,
     make_report_batch,
@@ -188,7 +186,7 @@ def scan(share: Share) -> Iterator[pa.RecordBatch]:
 def summarise(share: Share, asked: bytes | None = None) -> Iterator[pa.RecordBatch]:
     """A part of a run: what it tells by itself, and its summary. `asked` are messages to keep."""
     part, names = share.part, share.names
-    keep = decode_ids(asked) if asked is not None else None
+    keep = Ids.decode(asked) if asked is not None else None
     result = read_chunk(share.read, Scan(len(names), first=part.number == 0, keep=keep))
     if share.ends is None:
         return
@@ -202,7 +200,7 @@ def summarise(share: Share, asked: bytes | None = None) -> Iterator[pa.RecordBat
 
 
 def search(share: Share, asked: bytes) -> Iterator[pa.RecordBatch]:
-    found = read_chunk(share.read, Search(decode_ids(asked)))
+    found = read_chunk(share.read, Search(Ids.decode(asked)))
     if share.ends is not None:
         yield make_report_batch([Told("found", share.part.run, share.part.number, found.encode())])
 
@@ -294,13 +292,13 @@ def put_run_together(run: str, names: Names, rows: list[dict[str, Any]]) -> Iter
     refuse_borders(run, names, [ends for ends, _ in parts.values()])
     numbers = list(parts)
     found = [Found.decode(blob) for blob in told["found"].values()]
-    keep = next((decode_ids(blob) for blob in told["kept"].values()), None)
+    keep = next((Ids.decode(blob) for blob in told["kept"].values()), None)
     trails = {numbers.index(part): blob for part, blob in told["news found"].items()}
     outcome = combine([summary for _, summary in parts.values()], found or None)
     question = outcome.question(keep, trails)
     if question is not None:
         yield make_report_batch(
-            Told(question.what, run, numbers[at], asked if isinstance(asked, bytes) else encode_ids(asked))
+            Told(question.what, run, numbers[at], asked if isinstance(asked, bytes) else asked.encode())
             for at, asked in question.chunks.items()
         )
         return

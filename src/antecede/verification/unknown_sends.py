@@ -17,12 +17,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antecede.blob import pack, unpack
 from antecede.jit.hashtable import EMPTY, look_up, table_of
 from antecede.trace.columns import Rows
 from antecede.trace.schema import SEND
 from antecede.verification.boundaries import UNKNOWN, Boundary
-from antecede.verification.findings import DUPLICATE, UNSENT, Findings, Ids, Impossible
+from antecede.verification.findings import DUPLICATE, UNSENT, Encoded, Findings, Ids, Impossible
 
 __all__ = ["Found", "Resolved", "Search", "distinct", "resolve_unknown", "unknown_of"]
 
@@ -30,7 +29,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(Encoded):
     """The sends found in one chunk, in order. Destinations of r: `to[start[r] : start[r + 1]]`."""
 
     sender: Array
@@ -48,13 +47,6 @@ class Found:
         starts = [part.start[:-1] + end for part, end in zip(parts, ends, strict=False)]
         columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
         return cls(**columns | {"start": np.append(np.concatenate(starts), ends[-1])})
-
-    def encode(self) -> bytes:
-        return pack("found", {field.name: getattr(self, field.name) for field in fields(self)})
-
-    @classmethod
-    def decode(cls, data: bytes) -> Found:
-        return cls(**unpack("found", data))
 
 
 class Search:
@@ -110,7 +102,9 @@ def resolve_unknown(unknown: Array, found: Sequence[Found], block: tuple[int, in
     repeated = known[addressed & _within(known, block)]
     nowhere = unknown[at < 0]
     nowhere = nowhere[_within(nowhere, block)]
-    first = _first(nowhere)
+    # Whether each is the first of its process, sender and number.
+    first = np.zeros(len(nowhere), bool)
+    first[np.unique(nowhere[:, :3], axis=0, return_index=True)[1]] = True
     findings = [
         Findings.plain(DUPLICATE, *repeated[:, :4].T),
         Findings.plain(UNSENT, *nowhere[first, :4].T),
@@ -130,13 +124,6 @@ def _refuse_early(unknown: Array, chunk: Array, position: Array) -> None:
 def _within(rows: Array, block: tuple[int, int]) -> Array:
     inside: Array = (rows[:, 1] >= block[0]) & (rows[:, 1] < block[1])
     return inside
-
-
-def _first(rows: Array) -> Array:
-    """Whether each is the first of its process, sender and number."""
-    first = np.zeros(len(rows), bool)
-    first[np.unique(rows[:, :3], axis=0, return_index=True)[1]] = True
-    return first
 
 
 def is_among(processes: Array, to: Array, begin: Array, end: Array) -> Array:
