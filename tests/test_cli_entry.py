@@ -71,7 +71,7 @@ WRONG = {
     "measure THERE --out THERE/old": "measures is there already",
     "verify THERE --master local --out THERE/old": "findings is there already",
     "verify THERE --master local --remote sc://x:1": "give --master or --remote, not both",
-    "verify THERE --stream": "--out is missing: findings go there",
+    "verify THERE --stream": "--out is missing: name a directory for findings",
     "order THERE --out THERE/new --stream": "name the columns by --id and --causes",
     "order THERE": "--out",
     "sweep THERE/none.toml --out THERE/new": "none.toml",
