@@ -11,7 +11,7 @@ sender is noted too.
 
 Within a chunk. Message, overtaker and chain are all sent in the chunk that decided the violation: `ProofScan` reads it
 again, and nothing else is needed: what crosses into a chunk brings no news of what was sent in it. It holds the rows
-from the first of 64 targets to the last of their late deliveries, some 25 bytes each.
+between the sends of targets and their last late deliveries, some 25 bytes each.
 
 Across chunks. From the chunk where an overtaken message was sent up to the one where it was delivered, each chunk is
 read once more by a `NewsScan`, all at the same time: from the true clocks at its beginning it tells which delivery
@@ -184,13 +184,18 @@ class ProofScan:
         ordered = overtaken[np.argsort(overtaken[:, 5], kind="stable")]
         _, target = np.unique(ordered[:, 5], return_inverse=True)
         self._left = np.split(ordered, np.flatnonzero(np.diff(target // TARGETS)) + 1)
+        self._begin, self._reach = ordered[:, 5], np.maximum.accumulate(ordered[:, 4])
         self._held: list[Steps] = []
         self._enough = TOGETHER
         self._findings = [Findings.none()]
 
     def feed(self, rows: Rows) -> None:
         if self._left:
-            self._held.append(Steps.of(rows, self.position))
+            steps = Steps.of(rows, self.position)
+            # News of a target matters from its send to its last late delivery: other rows are not held.
+            latest = np.searchsorted(self._begin, steps.position, side="right") - 1
+            needed = (latest >= 0) & (self._reach[latest] >= steps.position)
+            self._held.append(Steps(*(column[needed] for column in steps)))
         self.position += len(rows)
         if sum(len(steps.process) for steps in self._held) >= self._enough:
             self._prove()
