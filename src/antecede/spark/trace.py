@@ -130,7 +130,7 @@ def read_events(spark: SparkSession, root: str) -> DataFrame:
 
 
 def table_of(spark: SparkSession, runs: pa.Table) -> DataFrame:
-    return spark.createDataFrame(runs.to_pylist(), SPARK_RUNS)
+    return spark.createDataFrame(runs.select(SPARK_RUNS.names), SPARK_RUNS)
 
 
 def refuse_types(table: DataFrame, schema: StructType) -> None:

@@ -46,6 +46,8 @@ class Footer(Struct, frozen=True):
     run: str | None
     """The run, if it holds one only."""
     groups: tuple[Group, ...]
+    others: bool = False
+    """Whether it has columns that the contract does not have."""
 
     @property
     def rows(self) -> int:
@@ -82,11 +84,13 @@ def read_footer(path: str) -> Footer:
     with open_parquet(path) as source:
         metadata = pq.read_metadata(source)
         size = source.size()
-    refuse_columns(path, metadata.schema.to_arrow_schema(), EVENTS)
+    found = metadata.schema.to_arrow_schema()
+    refuse_columns(path, found, EVENTS)
     notes = metadata.metadata or {}
     groups = tuple(describe_group(metadata, number) for number in range(metadata.num_row_groups))
     run = notes[RUN_KEY].decode() if RUN_KEY in notes else one_run(groups)
-    return Footer(path, size, notes.get(ORDER_KEY) == ORDER, run, groups)
+    others = not set(found.names) <= set(EVENTS.names)
+    return Footer(path, size, notes.get(ORDER_KEY) == ORDER, run, groups, others)
 
 
 def describe_group(metadata: pq.FileMetaData, number: int) -> Group:

@@ -188,7 +188,7 @@ def name_runs(events: DataFrame, runs: pa.Table, how: str = "left_semi") -> Data
 
 def read_all_columns(trace: Trace) -> Trace:
     """The trace with the columns that its files have besides those of the contract."""
-    if trace.path is None:
+    if trace.path is None or (trace.files is not None and not any(file.others for file in trace.files)):
         return trace
     reading = trace.spark.read.option("pathGlobFilter", "*.parquet")
     found = reading.parquet(escape_path(join(trace.path, "events"))).schema
@@ -322,7 +322,7 @@ def find_unsent(events: DataFrame) -> tuple[pa.Table, DataFrame]:
     missing = each.select("run", "sender", number)
     if not len(found) or not pc.any(pc.greater(found["lacking"], 0)).as_py():
         # Known to be empty: nobody has to look again.
-        missing = events.sparkSession.createDataFrame([], missing.schema)
+        missing = missing.limit(0)
     return found, missing
 
 

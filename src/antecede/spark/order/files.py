@@ -162,10 +162,8 @@ def write_ordered(ordered: DataFrame, path: str | os.PathLike[str]) -> Outcome:
         reasons = collect_reasons(there) if total["refused"] else []
         if reasons and there.where("position is not null").isEmpty():
             raise BadTrace(place_of(reasons[0], read_form(there).partition_by), reasons[0]["reason"])
-        lacking = missing(there)
-        if not total["waiting"]:
-            # Whatever is missing, a row waits for it: there is nothing to look for.
-            lacking = spark.createDataFrame([], lacking.schema)
+        # Whatever is missing, a row waits for it: else there is nothing to look for.
+        lacking = missing(there if total["waiting"] else there.limit(0))
         lacking.write.parquet(join(aside, "missing"))
         lacking = spark.read.schema(lacking.schema).parquet(escape_path(join(aside, "missing")))
         many, groups = count_missing(lacking, counts.where("not refused"), there)
