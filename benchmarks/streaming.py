@@ -203,6 +203,9 @@ class Figure(NamedTuple):
     rows: int
     warm_cpu: float = 0.0
     """CPU microseconds a row, of all micro-batches but the first: without what a query costs once."""
+    second_ms: int = 0
+    last_ms: int = 0
+    """What these micro-batches took."""
 
 
 def cpu() -> float:
@@ -230,9 +233,10 @@ def time_query(start: Callable[[], Any], rows: int) -> Figure:
     used = ended - before
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     warm = progress[1:] or progress
-    seconds = sum(p["durationMs"]["triggerExecution"] for p in warm) / 1000
+    times = [p["durationMs"]["triggerExecution"] for p in warm]
     some = sum(p["numInputRows"] for p in warm)
-    return Figure(some / seconds, 1e6 * used / rows, rows, 1e6 * (ended - (began or before)) / some)
+    warm_cpu = 1e6 * (ended - (began or before)) / some
+    return Figure(1000 * some / sum(times), 1e6 * used / rows, rows, warm_cpu, times[0], times[-1])
 
 
 def run(spark: Any, shape: Shape, order: str, how: str, work: Path, batches: int) -> Figure:

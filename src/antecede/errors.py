@@ -326,11 +326,11 @@ class BadSnapshot(InputError):
         """A version that this release does not read.
 
         >>> print(BadSnapshot.version("the link", 9, "1 to 3"))
-        the link has a snapshot of version 9; this release reads version 1 to 3: take one that reads 9
+        the link has a snapshot of version 9; this release reads version 1 to 3: take a release that reads version 9
         """
         return cls(
             f"{what} has a snapshot of version {found}; this release reads version {known}: "
-            f"take one that reads {found}"
+            f"take a release that reads version {found}"
         )
 
 

@@ -16,7 +16,7 @@ version  until    what is different
 ...     upgrade({"antecede": 2}, Limits())
 ... except BadSnapshot as error:
 ...     print(error)
-the process has a snapshot of version 2; this release reads version 3 to 4: take one that reads 2
+the process has a snapshot of version 2; this release reads version 3 to 4: take a release that reads version 2
 """
 
 from __future__ import annotations

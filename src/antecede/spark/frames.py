@@ -299,7 +299,7 @@ class ByCauses(Struct, frozen=True):
 
 
 class ByVector(Struct, frozen=True):
-    """The same of rows that carry vectors (order/by_vector.py)."""
+    """Which columns have the vectors of rows, and the processes that counted them."""
 
     process: str
     vector: str
