@@ -168,14 +168,14 @@ class Known(NamedTuple):
     delivered: list[int]
 
 
-def _know_nothing(n: int) -> list[Known]:
+def _make_known(n: int) -> list[Known]:
     return [Known(me, {}, defaultdict(dict), {}, [0] * n) for me in range(n)]
 
 
 def write_histories(tape: Tape, asked: Sequence[Asked], stamps: list[Any]) -> None:
     """R2 to R8."""
     n = len(tape.machines)
-    all_known, counts = _know_nothing(n), [0] * n
+    all_known, counts = _make_known(n), [0] * n
     for kind, me, sender, number, to, at in asked:
         known = all_known[me]
         if kind == DROP:
@@ -277,7 +277,7 @@ def write_hops(tape: Tape, asked: Sequence[Asked], packets: list[Any]) -> None:
     exits = [plan.active[at] == v for v, at in enumerate(place)]
     ways = [[(plan.members[other], there) for other, there in plan.behind(at).items()] for at in place]
     near = [reduce(or_, [hosts for hosts, _ in ways[v]], inside[v]) & ~(1 << v) for v in range(n)]
-    all_known, omits = _know_nothing(n), _make_omission(plan)
+    all_known, omits = _make_known(n), _make_omission(plan)
     hops, clocks = [0] * n, [0] * n
     seen: list[dict[int, int]] = [{} for _ in range(n)]
     retained: list[dict[Id, int]] = [{} for _ in range(n)]
