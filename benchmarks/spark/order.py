@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -41,6 +42,9 @@ from benchmarks.spark.processors import processors
 
 PROCESSES = 64
 SMALL = 1_000
+FILES = 8
+PIECE = 4_000_000
+"""Rows that are made in memory at a time."""
 
 
 def make_trace(home: Path, name: str, shape: Shape) -> Path:
@@ -80,39 +84,61 @@ def make_messages(home: Path, messages: int, receivers: int = 1) -> Path:
 
 
 def make_spans(home: Path, rows: int, traces: bool) -> Path:
-    """Rows with an id, a parent and a time, in no order; ids of 16 hexadecimal digits, as spans have them."""
+    """Rows with an id, a parent and a time, in no order; ids of 16 hexadecimal digits, as spans have them.
+
+    Traces are independent, so they are made in pieces, each spread over all files: memory holds one piece.
+    """
     path = home / f"{'traces' if traces else 'component'}-{rows}"
     if path.is_dir():
         return path
     rng = np.random.default_rng(2)
-    sizes = rng.integers(10, 101, rows // 10) if traces else np.array([rows])
-    ends = np.cumsum(sizes)
+    part = home / f"{path.name}.part"
+    part.mkdir()
+    writers: list[pq.ParquetWriter] = []
+    before = 0
+    for start in range(0, rows, PIECE if traces else rows):
+        count = min(rows - start, PIECE) if traces else rows
+        sizes = rng.integers(10, 101, count // 10) if traces else np.array([count])
+        table = make_piece(rng, start, count, before, np.minimum(np.cumsum(sizes), count))
+        before += len(sizes)
+        writers = writers or [
+            pq.ParquetWriter(part / f"{file}.parquet", table.schema) for file in range(FILES)
+        ]
+        for writer, some in zip(writers, np.array_split(np.arange(count), FILES), strict=True):
+            writer.write_table(table.slice(some[0] if len(some) else 0, len(some)))
+    for writer in writers:
+        writer.close()
+    part.rename(path)
+    return path
+
+
+def make_piece(rng: np.random.Generator, start: int, rows: int, before: int, ends: np.ndarray) -> pa.Table:
+    """So many rows from a place on, in no order; their traces are numbered from `before` on, and end at `ends`."""
     place = np.arange(rows)
     trace = np.searchsorted(ends, place, side="right")
     first = np.where(trace > 0, ends[trace - 1], 0)
     back = rng.integers(1, 6, rows)
     parent = np.maximum(place - back, first)
-    started = 1_675_000_000_000_000_000 + place * 1000 + rng.integers(0, 5000, rows)
-    order = rng.permutation(rows)
-    names = pa.array(
-        [f"{number:016x}" for number in (place.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).tolist()]
-    )
-    part = home / f"{path.name}.part"
-    part.mkdir()
-    for file, some in enumerate(np.array_split(order, 8)):
-        roots = place[some] == first[some]
-        columns = {
-            "trace": pa.array([f"{number:032x}" for number in trace[some].tolist()]),
-            "span": names.take(pa.array(some)),
-            "parent": names.take(pa.array(parent[some], mask=roots)),
-            "start": pa.array(started[some]),
-            "reader": pa.array(trace[some] % 8),
-            "place": pa.array(some),
-            "operation": pa.array([f"operation {number}" for number in (some % 50).tolist()]),
-        }
-        pq.write_table(pa.table(columns), part / f"{file}.parquet")
-    part.rename(path)
-    return path
+    started = 1_675_000_000_000_000_000 + (start + place) * 1000 + rng.integers(0, 5000, rows)
+    some = rng.permutation(rows)
+    names = write_hexadecimal((start + place).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    columns = {
+        "trace": pc.binary_join_element_wise("0" * 16, write_hexadecimal(before + trace[some]), ""),
+        "span": names.take(pa.array(some)),
+        "parent": names.take(pa.array(parent[some], mask=some == first[some])),
+        "start": pa.array(started[some]),
+        "reader": pa.array((before + trace[some]) % 8),
+        "place": pa.array(start + some),
+        "operation": pa.array([f"operation {number}" for number in range(50)]).take(pa.array(some % 50)),
+    }
+    return pa.table(columns)
+
+
+def write_hexadecimal(numbers: np.ndarray) -> pa.Array:
+    """Numbers of 64 bits as texts of 16 digits."""
+    digits = numbers.astype(">u8").tobytes().hex().encode()
+    offsets = np.arange(0, len(digits) + 1, 16, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 def drop(table: DataFrame) -> None:
