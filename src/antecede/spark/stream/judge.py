@@ -25,12 +25,12 @@ numbers its messages 1, 2, 3 ..., and else counts as never sent. A delivery that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from antecede.errors import BadSnapshot
 
@@ -91,10 +91,6 @@ class Process(Struct, array_like=True):
     """Whether a gap was told."""
 
 
-Lanes = dict[int, dict[int, Flight]]
-"""Sender -> ordinal -> a message of it, in order."""
-
-
 class Arrived(Struct, frozen=True, gc=False):
     """A row of a trace, as it comes."""
 
@@ -147,7 +143,7 @@ class Judge:
         self.orphans: dict[Id, set[int]] = {}
         """Deliveries that were told as unsent."""
         self._ids: dict[str, int] = {}
-        self._clocks = Clocks()
+        self._causal, self._fifo = self._orders = Order("overtaken"), Order("broken")
         self._coming: set[Id] = set()
         """Messages whose send is here and waits."""
         self._waiting: dict[Id, list[int]] = {}
@@ -208,7 +204,8 @@ class Judge:
         if found is None:
             found = self._ids[name] = len(self.processes)
             self.processes.append(Process(name))
-            self._clocks.add()
+            for order in self._orders:
+                order.add()
         return found
 
     def _take_found(self) -> list[Found]:
@@ -289,14 +286,16 @@ class Judge:
             return []
         process.sends += 1
         process.steady = process.steady and step.number == process.sends
-        clock = self._clocks.sent(i, process.sends)
+        self._causal.reached[i, i] = process.sends
+        clock = self._causal.reached[i, : len(self.processes)].tobytes()
         flight = Flight(i, step.number, process.sends, clock, set(step.to or ()), set(), now_ms)
         for q in self.orphans.pop(id, ()):
             self._find("retracted", q, id)
             flight.left.discard(q)
             flight.given.add(q)
         self.flights[id] = flight
-        self._clocks.watch(flight)
+        for order in self._orders:
+            order.watch(flight)
         self._settle(flight)
         return self._waiting.pop(id, [])
 
@@ -309,20 +308,34 @@ class Judge:
             return
         if q in flight.left:
             flight.left.discard(q)
-            self._clocks.unwatch(q, flight)
+            for order in self._orders:
+                order.unwatch(q, flight)
         elif q in flight.given_up:
             flight.given_up.discard(q)
             self._find("retracted", q, id, index=index)
         else:
             self._find("unaddressed", q, id, index=index)
         flight.given.add(q)
-        process = self.processes[q]
-        if self._clocks.overtaken(q, flight, process.seen):
+        i, reached = flight.sender, self._causal.reached[q]
+        if (self.processes[q].seen if q == i else reached[i]) >= flight.ordinal:
             self._find("violation", q, id, flight.overtaken.pop(q, None), index)
-        if self._clocks.broken(q, flight):
+        if self._fifo.reached[q, i] > flight.ordinal:
             self._find("fifo_break", q, id, flight.broken.pop(q, None), index)
-        self._clocks.learn(q, flight, process)
+        self._learn(q, flight)
         self._settle(flight)
+
+    def _learn(self, q: int, flight: Flight) -> None:
+        """The process learns what the message brought; messages that are not there yet are overtaken by it."""
+        process, i, brought = self.processes[q], flight.sender, np.frombuffer(flight.clock, np.int64)
+        mine = self._causal.reached[q]
+        np.maximum(mine[: len(brought)], brought, out=mine[: len(brought)])
+        if q < len(brought):
+            process.seen = max(process.seen, int(brought[q]))
+        # Only senders that have something under way to q.
+        for sender in list(self._causal.under_way[q]):
+            self._causal.overtake(q, sender, process.seen if sender == q else int(mine[sender]), flight.id)
+        self._fifo.overtake(q, i, flight.ordinal - 1, flight.id)
+        self._fifo.reached[q, i] = max(self._fifo.reached[q, i], flight.ordinal)
 
     def _settle(self, flight: Flight) -> None:
         """A message that all have is remembered for a while, and forgotten."""
@@ -337,7 +350,8 @@ class Judge:
     def _abandon(self, flight: Flight, there: set[int]) -> None:
         for q in sorted(there):
             self._find("undelivered", q, flight.id)
-            self._clocks.unwatch(q, flight)
+            for order in self._orders:
+                order.unwatch(q, flight)
         flight.given_up |= there
         flight.left -= there
         self._settle(flight)
@@ -350,10 +364,10 @@ class Judge:
     # State
 
     def snapshot(self) -> bytes:
-        known, highest = self._clocks.dump()
+        clocks, highest = self._causal.dump(), self._fifo.dump()
         flights, remembered = list(self.flights.values()), list(self.remembered.values())
         orphans = list(self.orphans.items())
-        state = State(VERSION, self.deliveries, self.processes, known, highest, flights, remembered, orphans)
+        state = State(VERSION, self.deliveries, self.processes, clocks, highest, flights, remembered, orphans)
         return msgspec.msgpack.encode(state)
 
     @classmethod
@@ -364,12 +378,14 @@ class Judge:
         for process in state.processes:
             judge._id(process.name)
         judge.deliveries, judge.processes = state.deliveries, state.processes
-        judge._clocks.load(state.clocks, state.highest)
+        judge._causal.load(state.clocks)
+        judge._fifo.load(state.highest)
         judge.flights = {flight.id: flight for flight in state.flights}
         judge.remembered = {flight.id: flight for flight in state.remembered}
         judge.orphans = dict(state.orphans)
         for flight in state.flights:
-            judge._clocks.watch(flight)
+            for order in judge._orders:
+                order.watch(flight)
         for q, process in enumerate(state.processes):
             judge._coming |= {(one.sender, one.number) for one in process.held.values() if one.to is not None}
             first = process.held.get(process.next)
@@ -395,122 +411,60 @@ def _circle(waits: dict[int, int]) -> list[int]:
     return []
 
 
-# What each process knows of sends
+class Order:
+    """An order that deliveries keep or break: what each process has reached of the sends of each."""
 
-
-class Clocks:
-    """Of all processes of a run, by their numbers."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._known = np.zeros((0, 0), np.int64)
-        """[q, i]: how many sends of i are known at q."""
-        self._highest = np.zeros((0, 0), np.int64)
-        """[q, i]: the highest ordinal of i's messages that were delivered at q."""
-        self._unpassed: list[Lanes] = []
-        """Of each process: the messages to it that are not there, and not overtaken."""
-        self._unbroken: list[Lanes] = []
-        """The same, for FIFO."""
+    def __init__(self, broken: str) -> None:
+        self._broken = broken
+        """Where a message notes what overtook it."""
+        self.reached = np.zeros((0, 0), np.int64)
+        """[q, i]: the ordinal of a send of i."""
+        self.under_way: list[dict[int, dict[int, Flight]]] = []
+        """Process -> sender -> ordinal -> a message to the process that is not there, and not overtaken; in order."""
 
     def add(self) -> None:
         """One more process."""
-        self.size += 1
-        self._unpassed.append({})
-        self._unbroken.append({})
-        if self.size > len(self._known):
-            self._known, self._highest = _larger(self._known), _larger(self._highest)
-
-    def sent(self, i: int, ordinal: int) -> bytes:
-        """One more send of a process. Returns what the message takes along."""
-        self._known[i, i] = ordinal
-        return self._known[i, : self.size].tobytes()
-
-    def overtaken(self, q: int, flight: Flight, seen: int) -> bool:
-        """Whether a message that is delivered now comes too late. `seen`: as in `learn`."""
-        known = seen if q == flight.sender else self._known[q, flight.sender]
-        return bool(known >= flight.ordinal)
-
-    def broken(self, q: int, flight: Flight) -> bool:
-        """Whether a later one of the same sender was delivered before."""
-        return bool(self._highest[q, flight.sender] > flight.ordinal)
-
-    def learn(self, q: int, flight: Flight, process: Process) -> None:
-        """The process learns what the message brought; messages that are not there yet are overtaken by it."""
-        brought = np.frombuffer(flight.clock, np.int64)
-        mine = self._known[q, : len(brought)]
-        np.maximum(mine, brought, out=mine)
-        i, id = flight.sender, flight.id
-        if q < len(brought):
-            process.seen = max(process.seen, int(brought[q]))
-        lanes = self._unpassed[q]
-        # Only senders that have something under way to q: what is in a lane, the clock had not passed before.
-        for sender in list(lanes):
-            known = process.seen if sender == q else int(mine[sender]) if sender < len(mine) else 0
-            for ordinal in _upto(lanes[sender], known):
-                _drop(lanes, sender, ordinal).overtaken[q] = id
-        lanes = self._unbroken[q]
-        for ordinal in _upto(lanes.get(i, {}), flight.ordinal - 1):
-            _drop(lanes, i, ordinal).broken[q] = id
-        if self._highest[q, i] < flight.ordinal:
-            self._highest[q, i] = flight.ordinal
+        self.under_way.append({})
+        size, before = len(self.under_way), self.reached
+        if size > len(before):
+            self.reached = np.zeros((2 * size + 2, 2 * size + 2), np.int64)
+            self.reached[: len(before), : len(before)] = before
 
     def watch(self, flight: Flight) -> None:
         """Look out for what overtakes the message, at each of its destinations."""
-        for q in flight.left:
-            if q not in flight.overtaken:
-                self._unpassed[q].setdefault(flight.sender, {})[flight.ordinal] = flight
-            if q not in flight.broken:
-                self._unbroken[q].setdefault(flight.sender, {})[flight.ordinal] = flight
+        for q in flight.left - getattr(flight, self._broken).keys():
+            self.under_way[q].setdefault(flight.sender, {})[flight.ordinal] = flight
 
     def unwatch(self, q: int, flight: Flight) -> None:
-        if q not in flight.overtaken:
-            _drop(self._unpassed[q], flight.sender, flight.ordinal)
-        if q not in flight.broken:
-            _drop(self._unbroken[q], flight.sender, flight.ordinal)
+        if q not in getattr(flight, self._broken):
+            self._drop(q, flight.sender, flight.ordinal)
 
-    def dump(self) -> tuple[bytes, bytes]:
-        n = self.size
-        return self._known[:n, :n].tobytes(), self._highest[:n, :n].tobytes()
+    def overtake(self, q: int, sender: int, ordinal: int, by: Id) -> None:
+        """Messages of a sender up to this ordinal that are not at a process are overtaken there."""
+        for one in list(takewhile(lambda one: one <= ordinal, self.under_way[q].get(sender, ()))):
+            getattr(self._drop(q, sender, one), self._broken)[q] = by
 
-    def load(self, known: bytes, highest: bytes) -> None:
+    def _drop(self, q: int, sender: int, ordinal: int) -> Flight:
+        lanes = self.under_way[q]
+        flight = lanes[sender].pop(ordinal)
+        if not lanes[sender]:
+            del lanes[sender]
+        return flight
+
+    def dump(self) -> bytes:
+        n = len(self.under_way)
+        return self.reached[:n, :n].tobytes()
+
+    def load(self, reached: bytes) -> None:
         """What was dumped, of as many processes."""
-        n = self.size
-        for kept, table in ((known, self._known), (highest, self._highest)):
-            table[:n, :n] = np.frombuffer(kept, np.int64).reshape(n, n)
+        n = len(self.under_way)
+        self.reached[:n, :n] = np.frombuffer(reached, np.int64).reshape(n, n)
 
 
-def _larger(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    size = max(4, 2 * len(table))
-    larger = np.zeros((size, size), np.int64)
-    larger[: len(table), : len(table)] = table
-    return larger
-
-
-def _drop(lanes: Lanes, sender: int, ordinal: int) -> Flight:
-    lane = lanes[sender]
-    flight = lane.pop(ordinal)
-    if not lane:
-        del lanes[sender]
-    return flight
-
-
-def _upto(lane: dict[int, Flight], ordinal: int) -> list[int]:
-    """The ordinals of a lane up to this one. They were put in in order."""
-    passed = []
-    for one in lane:
-        if one > ordinal:
-            break
-        passed.append(one)
-    return passed
-
-
-class Versioned(Struct, array_like=True):
-    version: int
-
-
-class State(Versioned, array_like=True):
+class State(Struct, array_like=True):
     """All of it. `clocks` and `highest` are n x n numbers."""
 
+    version: int
     deliveries: int
     processes: list[Process]
     clocks: bytes
@@ -523,9 +477,9 @@ class State(Versioned, array_like=True):
 def decode_state(snapshot: bytes) -> State:
     """The inverse. A snapshot of another version is refused."""
     try:
-        version = msgspec.msgpack.decode(snapshot, type=Versioned).version
-        if version != VERSION:
-            raise BadSnapshot.version("live verification", version, VERSION)
-        return msgspec.msgpack.decode(snapshot, type=State)
-    except msgspec.MsgspecError as error:
+        fields = msgspec.msgpack.decode(snapshot)
+        if fields[0] != VERSION:
+            raise BadSnapshot.version("live verification", fields[0], VERSION)
+        return msgspec.convert(fields, State)
+    except (msgspec.MsgspecError, LookupError, TypeError) as error:
         raise BadSnapshot(f"the checkpoint does not have the state of live verification: {error}") from None
