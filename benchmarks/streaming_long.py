@@ -34,9 +34,9 @@ from antecede.model import Message, Packet, View
 from antecede.protocols.broadcast import VectorStamp
 from antecede.spark import connect, order
 from antecede.spark.stream import PACKETS, Status, status_of
+from antecede.spark.stream.api import verify_stream
 from antecede.spark.stream.judge import decode_state
 from antecede.spark.stream.packets import stamp_of
-from antecede.spark.stream.verify import verify_stream
 from antecede.trace import EVENTS
 
 N = 8

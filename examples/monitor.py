@@ -53,7 +53,7 @@ def watch(
 ) -> None:
     """Let nodes run under each protocol, and say what goes wrong."""
     from antecede.spark.sources import traces
-    from antecede.spark.stream.verify import verify_stream
+    from antecede.spark.stream.api import verify_stream
 
     def tell(batch: DataFrame, number: int) -> None:
         for row in batch.where("kind = 'violation'").collect():

@@ -6,15 +6,22 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
+from msgspec import structs
 
 from antecede.spark.stream.bucket import hide_name
-from antecede.spark.stream.packets import GAVE_UP, Settings
+from antecede.spark.stream.packets import Settings
 from antecede.spark.stream.stamps import OWN, StampBucket
-from antecede.spark.stream.status import Status
+from antecede.spark.stream.status import GAVE_UP, Status
 
 KEPT = ("group", "receiver", "sender", "number", "payload")
 """Columns of a packet that tests compare."""
+
+
+class ByMachines(Settings, frozen=True):
+    """Machines alone decide."""
+
+    def counts_at(self, process: int) -> bool:
+        return False
 
 
 class Step(NamedTuple):
@@ -31,7 +38,7 @@ def add_own(rows: pa.Table) -> pa.Table:
 
 
 def open_bucket(state: bytes | None, settings: Settings, kernel: bool = True) -> StampBucket:
-    return replace(settings, kernel=kernel).open(state)
+    return (settings if kernel else ByMachines(**structs.asdict(settings))).open(state)
 
 
 def advance(bucket: StampBucket, rows: pa.Table, now: int) -> tuple[pa.Table, Status]:

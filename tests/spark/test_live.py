@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from antecede.errors import BadParameter, BadTrace
 from antecede.spark.sources import traces
-from antecede.spark.stream.verify import FOUND, judge_rows, table, verify_stream
+from antecede.spark.stream.api import FOUND, judge_rows, tabulate_found, verify_stream
 from antecede.spark.trace import SPARK_EVENTS
 from tests.spark.planted import find_by_oracle, run_of, write_file
 from tests.spark.random_traces import make_trace
@@ -70,12 +70,12 @@ def test_patience_is_asked_of_the_clock_that_is_given():
     kept, found, idle = judge_rows(kept, [row], 1500, 500, 10)
     assert ([one.kind for one in found], idle) == (["unsent"], True)
     assert judge_rows(kept, [row], 9000, 500, 10) == (kept, [], True)
-    frame = table("r", found)
+    frame = tabulate_found("r", found)
     assert frame.to_dict("records")[0] | {"by_number": None} == {
         "run": "r", "kind": "unsent", "process": "q", "sender": "p", "number": 1, "by_sender": None, "by_number": None,
         "index": 0,
     }  # fmt: skip
-    assert list(table("r", []).columns) == FOUND.names
+    assert list(tabulate_found("r", []).columns) == FOUND.names
 
 
 def test_time_runs_out_without_a_row_to_say_so(spark, tmp_path):

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from antecede.cli import run
 from antecede.errors import BadParameter
-from antecede.spark.stream.verify import events_at, verify_events
+from antecede.spark.stream.api import events_at, verify_events
 from tests.spark.planted import find_by_oracle, lamport, write_file
 from tests.spark.random_traces import make_trace
 
@@ -70,7 +70,7 @@ def test_a_broker_without_a_stream_is_refused(spark):
 
 def test_the_answer_in_json_and_in_words(capsys):
     from antecede.cli.verify_stream import report
-    from antecede.spark.stream.verify import Findings
+    from antecede.spark.stream.query import Findings
 
     row = {
         "run": "r",

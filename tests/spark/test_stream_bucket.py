@@ -23,7 +23,7 @@ from antecede.protocols.broadcast import VectorStamp
 from antecede.spark.stream.api import assign_buckets
 from antecede.spark.stream.operator import bucket_keys, keep_bucket, take_bucket
 from antecede.spark.stream.packets import ORDERING, Settings, packets_of
-from antecede.spark.stream.status import list_state
+from antecede.spark.stream.status import open_state
 from tests.driver import VARIANTS, Habits, World, drive
 from tests.spark.packet_steps import add_own, advance, open_bucket, step
 
@@ -106,6 +106,38 @@ def test_the_kernel_does_what_machines_do(protocol):
         other = open_bucket(half.dump(), settings)
         second = [row for part in parts[2:] for row in advance(other, part, 0)[0].to_pylist()]
         assert by_receiver(first + second) == by_receiver(machines)
+
+
+@pytest.mark.parametrize("protocol", NATIVE)
+def test_the_kernel_refuses_what_machines_refuse(protocol):
+    refused = 0
+    for seed in range(15):
+        run, settings = world(protocol, seed)
+        random = Random(f"damaged {protocol} {seed}")
+        rows = rows_of(run, random).to_pylist()
+        for row in random.sample(rows, len(rows) // 2):
+            stamp, at = bytearray(row["stamp"]), random.randrange(len(row["stamp"]))
+            match random.randrange(4):
+                case 0:
+                    stamp[at] = random.choice([0, 1, 2, 127, 128, 255])
+                case 1:
+                    stamp.insert(at, random.choice([0, 1, 2, 127, 128, 255]))
+                case 2:
+                    del stamp[at]
+                case 3:
+                    stamp[at] ^= 1 << random.randrange(8)
+            row |= {
+                "stamp": bytes(stamp),
+                "number": random.choice([row["number"]] * 9 + [None, 0, -1, 2**40]),
+            }
+        came = [pa.Table.from_pylist(rows, packets_of([], run.machines[0].view).schema)]
+        found, wanted = (
+            sorted(str(row) for row in run_in(came, settings, kernel=kernel) if row["kind"] == "refused")
+            for kernel in (True, False)
+        )
+        assert found == wanted, f"{protocol}, seed {seed}"
+        refused += len(found)
+    assert refused > 100
 
 
 @pytest.mark.parametrize("protocol", ORDERING)
@@ -246,7 +278,7 @@ def test_a_state_of_another_version_or_stream_is_refused():
     state, *_ = step(None, send_packets("fifo", 2), 0, settings)
     later = msgspec.msgpack.encode({**msgspec.msgpack.decode(state), "antecede stream": 9})
     with pytest.raises(
-        BadSnapshot, match=r"the stream has a snapshot of version 9; this release reads version 1 or 5"
+        BadSnapshot, match=r"the stream has a snapshot of version 9; this release reads version 1 or 7"
     ):
         step(later, send_packets("fifo", 2), 0, settings)
     with pytest.raises(BadSnapshot, match="written with processes"):
@@ -258,16 +290,16 @@ def test_a_state_of_another_version_or_stream_is_refused():
 def test_a_bucket_that_is_kept_is_used_only_for_the_state_that_it_gave():
     settings, rows = Settings("fifo", ("p1", "p2")), send_packets("fifo", 4)
     name = ("a query", 0)
-    first = take_bucket(name, None, lambda state: open_bucket(state, settings))
+    first = take_bucket(name, None, lambda _: open_bucket(None, settings))
     advance(first, rows.slice(0, 1), 0)
     after = first.dump()
     keep_bucket(name, after, first)
-    again = take_bucket(name, after, lambda state: open_bucket(state, settings))
+    again = take_bucket(name, after, lambda _: open_bucket(after, settings))
     assert again is first
     # It went on, and then the micro-batch was lost: what is kept is no longer what Spark has.
     advance(again, rows.slice(1, 1), 0)
     keep_bucket(name, again.dump(), again)
-    other = take_bucket(name, after, lambda state: open_bucket(state, settings))
+    other = take_bucket(name, after, lambda _: open_bucket(after, settings))
     assert other is not first
     assert [row["number"] for row in advance(other, rows.slice(1, 1), 0)[0].to_pylist()] == [2]
 
@@ -278,7 +310,9 @@ STATES = Path(__file__).parent / "states"
 @pytest.mark.parametrize("path", sorted(STATES.glob("bucket-*.json")), ids=lambda path: path.stem)
 def test_a_state_that_an_older_version_left_is_continued(path):
     kept = json.loads(path.read_text())
-    settings = Settings(kept["protocol"], tuple(kept["processes"]), kept["parameters"], kept["patience_ms"])
+    settings = Settings(
+        kept["protocol"], tuple(kept["processes"]), kept["parameters"], patience_ms=kept["patience_ms"]
+    )
     rows = pa.ipc.open_stream(b64decode(kept["rows"])).read_all()
     _, out, status = step(b64decode(kept["state"]), rows, kept["now"], settings)
     found = [
@@ -319,7 +353,7 @@ def test_what_each_message_waits_for_is_named_at_its_root(protocol, kernel):
         lost = Random(f"waiting {protocol} {seed}").choice(packets[: len(packets) // 2])
         rows = packets_of([packet for packet in run.packets if packet is not lost], run.machines[0].view)
         state, _, status = step(None, rows, 0, settings, kernel=kernel)
-        held, names = list_state(state), settings.processes
+        held, names = open_state(state).list_held(), settings.processes
         assert len(held) == status.held, f"{protocol}, seed {seed}"
         for row in held:
             assert row["receiver"] == names[lost.dest], f"{protocol}, seed {seed}"
@@ -415,7 +449,9 @@ def test_packets_come_out_as_the_rows_that_they_came_as(protocol):
 @pytest.mark.parametrize("path", sorted(STATES.glob("bucket-1-*-plain.json")), ids=lambda path: path.stem)
 def test_rows_that_the_last_version_held_come_out_with_the_columns_of_a_packet(path):
     kept = json.loads(path.read_text())
-    settings = Settings(kept["protocol"], tuple(kept["processes"]), kept["parameters"], kept["patience_ms"])
+    settings = Settings(
+        kept["protocol"], tuple(kept["processes"]), kept["parameters"], patience_ms=kept["patience_ms"]
+    )
     came = as_stream(pa.ipc.open_stream(b64decode(kept["rows"])).read_all())
     bucket = settings.open(b64decode(kept["state"]))
     assert bucket.table is not None

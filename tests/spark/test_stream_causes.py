@@ -22,7 +22,7 @@ from antecede.spark.stream.api import order_stream
 from antecede.spark.stream.bucket import from_ipc, to_ipc
 from antecede.spark.stream.causes import CausesBucket, CausesSettings
 from antecede.spark.stream.operator import PIECES, Processor, make_unpacker
-from antecede.spark.stream.status import list_state
+from antecede.spark.stream.status import open_state
 from tests.spark.killed_streams import run_causes
 
 SCHEMA = pa.schema(
@@ -61,7 +61,7 @@ def run_in(parts, settings, *, restart=True, now=lambda part: part):
         piece = bucket.dump_fresh(now(at))
         pieces += [] if piece is None else [piece]
         if restart:
-            bucket = CausesBucket.load(bucket.dump(), pieces, settings)
+            bucket = settings.open(bucket.dump(), pieces)
     return out, status
 
 
@@ -132,7 +132,7 @@ class States:
 
 def test_workers_in_turn_read_the_pieces_that_they_do_not_have(monkeypatch):
     states, settings = States(), CausesSettings()
-    processor = Processor(settings, settings.remember_ms, "a query")
+    processor = Processor(settings, "a query")
     processor.init(states)  # type: ignore[arg-type]
     workers: list[Any] = [OrderedDict() for _ in range(4)]
     many = 600
@@ -219,14 +219,17 @@ def test_what_each_row_waits_for_is_named_at_its_root():
     bucket.advance(
         table_of([("", "b", ["a"]), ("", "c", ["b"]), ("", "d", ["c", "gone"]), ("", "own", ["own"])]), 0
     )
-    held = {row["sender"]: [one["sender"] for one in row["awaits"]] for row in list_state(bucket.dump())}
+    held = {
+        row["sender"]: [one["sender"] for one in row["awaits"]]
+        for row in open_state(bucket.dump()).list_held()
+    }
     assert held == {"b": ["a"], "c": ["a"], "d": ["a", "gone"], "own": ["own -> own"]}
 
 
 def test_what_waits_is_listed_whatever_the_column_of_identifiers_is_called():
     bucket = CausesBucket(CausesSettings(id="user id"))
     bucket.advance(table_of([("", "b", ["a"])]).rename_columns({"__id": "user id"}), 0)
-    assert [row["awaits"][0]["sender"] for row in list_state(bucket.dump())] == ["a"]
+    assert [row["awaits"][0]["sender"] for row in open_state(bucket.dump()).list_held()] == ["a"]
 
 
 def test_rows_of_a_cycle_are_told_as_a_cycle_and_not_under_an_absent_cause():
@@ -246,7 +249,9 @@ def test_rows_of_a_cycle_are_told_as_a_cycle_and_not_under_an_absent_cause():
     _, status = bucket.advance(table_of(both), 1)
     found = [(cause.sender, cause.counted, cause.held) for cause in status.causes if cause.receiver == "y"]
     assert found == [("a -> b -> a", "cycle", 2), ("d -> d", "cycle", 1), ("gone", "id", 1)]
-    held = {row["sender"]: row["awaits"] for row in list_state(bucket.dump()) if row["group"] == "y"}
+    held = {
+        row["sender"]: row["awaits"] for row in open_state(bucket.dump()).list_held() if row["group"] == "y"
+    }
     named = {id: [(one["sender"], one["counted"]) for one in awaits] for id, awaits in held.items()}
     cycle = ("a -> b -> a", "cycle")
     assert named == {
@@ -327,7 +332,7 @@ def test_a_query_that_remembers_for_longer_gives_what_waited_for_what_it_knows_a
     assert piece is not None
     _, status = bucket.advance(table_of([("", "b", ["a"])]), 20)
     assert status.held == 1
-    found, status = CausesBucket.load(bucket.dump(), [piece], long).advance(table_of([("", "c", [])]), 30)
+    found, status = long.open(bucket.dump(), [piece]).advance(table_of([("", "c", [])]), 30)
     assert found is not None
     assert [(row["__id"], row["kind"]) for row in found.to_pylist()] == [
         ("b", "delivered"),
@@ -339,8 +344,8 @@ def test_a_query_that_remembers_for_longer_gives_what_waited_for_what_it_knows_a
 def test_a_state_of_another_version_is_refused():
     bucket = CausesBucket(CausesSettings())
     bucket.advance(table_of([("", "b", ["a"])]), 0)
-    with pytest.raises(BadSnapshot, match="written with buckets 16, not 4"):
-        CausesBucket.load(bucket.dump(), [], CausesSettings(buckets=4))
+    with pytest.raises(BadSnapshot, match="written with buckets 1, not 4"):
+        CausesSettings(buckets=4).open(bucket.dump())
 
 
 def test_a_query_goes_on_with_new_columns_and_types_of_rows_that_wait():
@@ -349,7 +354,7 @@ def test_a_query_goes_on_with_new_columns_and_types_of_rows_that_wait():
     bucket.advance(table_of([("", "b", ["a"])]).append_column("n", pa.array([7])), 0)
     now = pa.schema([*SCHEMA, ("n", pa.string()), ("more", pa.float64())])
     for rows in (None, now.empty_table()):
-        found, _ = CausesBucket.load(bucket.dump(), [], settings).advance(rows, 10)
+        found, _ = settings.open(bucket.dump()).advance(rows, 10)
         assert found is not None
         packed = pa.record_batch([pa.array([to_ipc(found)])], ["rows"])
         [out] = make_unpacker(now)([packed])
@@ -362,7 +367,7 @@ def test_a_query_goes_on_with_new_columns_and_types_of_rows_that_wait():
 def test_a_column_of_rows_that_wait_that_cannot_be_what_it_is_now_is_refused():
     bucket = CausesBucket(CausesSettings())
     bucket.advance(table_of([("", "b", ["a"])]).append_column("n", pa.array(["seven"])), 0)
-    again = CausesBucket.load(bucket.dump(), [], CausesSettings())
+    again = CausesSettings().open(bucket.dump())
     with pytest.raises(BadSnapshot, match="written with column n string, not int64"):
         again.advance(table_of([("", "a", [])]).append_column("n", pa.array([7])), 1)
 
@@ -381,9 +386,9 @@ def test_a_query_by_other_columns_is_refused(columns, words):
     first = CausesSettings(columns={"id": "event (string)", "partition_by": "room"})
     bucket = CausesBucket(first)
     bucket.advance(table_of([("", "b", ["a"])]), 0)
-    assert [row["sender"] for row in list_state(bucket.dump())] == ["b"]
+    assert [row["sender"] for row in open_state(bucket.dump()).list_held()] == ["b"]
     with pytest.raises(BadSnapshot, match=words):
-        CausesBucket.load(bucket.dump(), [], CausesSettings(columns=columns))
+        CausesSettings(columns=columns).open(bucket.dump())
 
 
 def test_what_is_remembered_stays_bounded():
@@ -400,7 +405,7 @@ def test_what_is_remembered_stays_bounded():
         pieces = [(when, one) for when, one in [*pieces, (now, piece)] if when + 100 > now]
         head = bucket.dump()
         sizes.append(len(head) + sum(len(one) for _, one in pieces))
-        bucket = CausesBucket.load(head, [one for _, one in pieces], settings)
+        bucket = settings.open(head, [one for _, one in pieces])
     assert sum(map(len, bucket.emitted.values())) <= 5 * 20
     assert len(bucket.emitted) <= 5
     assert len(bucket.positions) <= 5
@@ -414,7 +419,7 @@ def test_no_search_for_garbage_passes_what_is_remembered():
         bucket.advance(table_of([("", f"{batch}-{at}", []) for at in range(10)]), batch)
         piece = bucket.dump_fresh(batch)
         assert piece is not None
-        loaded = CausesBucket.load(bucket.dump(), [piece], CausesSettings(), loaded)
+        loaded = CausesSettings().open(bucket.dump(), [piece], loaded)
     gc.collect()
     for one in (bucket, loaded):
         kept = [*one.emitted.values(), *(ids for _, fresh in one.ages for ids in fresh.values())]

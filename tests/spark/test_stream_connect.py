@@ -48,7 +48,7 @@ print(json.dumps([outcome.complete, outcome.delivered, [told.status.delivered fo
 
 VERIFY = """
 import json, sys
-from antecede.spark.stream.verify import verify_events
+from antecede.spark.stream.api import verify_events
 home = sys.argv[1]
 noted = []
 options = {"once": True, "patience": "1 hour", "note": noted.append}

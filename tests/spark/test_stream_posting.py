@@ -13,9 +13,8 @@ from antecede.sim.run import RunSpec
 from antecede.spark.order.files import Source, order_files
 from antecede.spark.sources import traces
 from antecede.spark.stream import Progress, simulated
-from antecede.spark.stream.api import Asked
+from antecede.spark.stream.api import Asked, verify_stream
 from antecede.spark.stream.status import BOARD, FURTHEST, Posting, observe_findings
-from antecede.spark.stream.verify import verify_stream
 from antecede.watch import Board, Cause
 from antecede.watch import Status as Posted
 from tests.spark.planted import write_file

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.spark import order
 from antecede.spark.stream import status_of, waiting
-from antecede.spark.stream.status import list_state
+from antecede.spark.stream.status import open_state
 from antecede.spark.stream.vectors import VectorBucket, VectorSettings
 
 MAPS = pa.schema(
@@ -143,7 +143,7 @@ def test_two_lost_rows_are_the_two_that_are_named():
         assert max(cause.held for cause in status.causes) == status.held
         bucket = VectorBucket(SETTINGS)
         bucket.advance(table_of(here), 0)
-        held = list_state(bucket.dump())
+        held = open_state(bucket.dump()).list_held()
         assert len(held) == status.held
         asked = {(one["sender"], one["first"], one["last"]) for row in held for one in row["awaits"]}
         assert asked == named, "each row is told what is missing at its root"
@@ -215,7 +215,7 @@ def test_a_silent_partition_is_forgotten_and_the_state_stays_bounded():
         bucket.advance(table_of(rows), 20 * batch)
         sizes.append(len(bucket.dump()))
         bucket = settings.open(bucket.dump())
-    assert len(bucket.names) <= 2 * 6 * 20
+    assert len(bucket.partitions) <= 2 * 6 * 20
     assert len(bucket.processes) <= 2 * 6
     assert max(sizes[12:]) <= 2.2 * sizes[6]
 

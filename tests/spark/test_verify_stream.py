@@ -243,7 +243,7 @@ def test_what_is_remembered_is_bounded_and_an_older_cause_is_missing():
 
 
 def test_a_state_with_other_buckets_is_refused():
-    with pytest.raises(BadSnapshot, match="written with buckets 16, not 4"):
+    with pytest.raises(BadSnapshot, match="written with buckets 1, not 4"):
         settings(buckets=4).open(JudgingBucket(settings()).dump(), ())
 
 

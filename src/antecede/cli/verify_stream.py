@@ -12,7 +12,7 @@ from antecede.cli.spark_session import Asked, open_stream
 from antecede.cli.verify_causes import Columns
 
 if TYPE_CHECKING:
-    from antecede.spark.stream.verify import Findings
+    from antecede.spark.stream.query import Findings
 
 __all__ = ["verify_stream"]
 
@@ -30,7 +30,7 @@ def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
             "note": lambda counts: work.say(f"{describe_counts(counts)} in the last micro-batch"),
         }
         if columns is None:
-            from antecede.spark.stream.verify import verify_events
+            from antecede.spark.stream.api import verify_events
 
             judged = verify_events(work.spark, source, findings, checkpoint, **options)
         else:

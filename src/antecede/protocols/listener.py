@@ -101,10 +101,6 @@ class Listener(Receiver):
 
     # What a driver asks
 
-    def asks(self, packet: Packet[Any]) -> tuple[Need, list[Need]]:
-        """Of a packet that was checked: the count that its delivery reaches, and those that it asks for."""
-        return self._position(packet), list(self._asks(packet))
-
     def awaits(self, message: Id) -> tuple[Awaited, ...]:
         """What one held message waits for."""
         return self._awaits(self._held[message])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from antecede.spark.order.api import missing, order, refused
     from antecede.spark.session import connect, ship
     from antecede.spark.spans.api import Spans, read_spans
-    from antecede.spark.stream.verify import verify_stream
+    from antecede.spark.stream.api import verify_stream
     from antecede.spark.sweep import Swept, sweep
     from antecede.spark.trace import SPARK_EVENTS, SPARK_RUNS, Trace
     from antecede.spark.verify.api import CausesVerification, Verification, verify
@@ -68,7 +68,7 @@ HOMES: Final = {
     "order.api": ("missing", "order", "refused"),
     "session": ("connect", "ship"),
     "spans.api": ("Spans", "read_spans"),
-    "stream.verify": ("verify_stream",),
+    "stream.api": ("verify_stream",),
     "sweep": ("Swept", "sweep"),
     "trace": ("SPARK_EVENTS", "SPARK_RUNS", "Trace"),
     "verify.api": ("CausesVerification", "Verification", "verify"),

@@ -28,8 +28,9 @@ from antecede.errors import BadParameter
 from antecede.spark.frames import ByStamp, join_by, read_time
 from antecede.spark.run_tasks import extend_partitions, number_groups, one_array, times_of
 from antecede.spark.stream.api import name_packets
-from antecede.spark.stream.packets import GAVE_UP, Settings
+from antecede.spark.stream.packets import Settings
 from antecede.spark.stream.stamps import OWN
+from antecede.spark.stream.status import GAVE_UP
 
 __all__ = ["READ", "TOLD", "explain_refused", "find_missing", "order_rows", "refuse_columns"]
 
@@ -63,7 +64,7 @@ def run_machines(rows: DataFrame, asked: ByStamp) -> DataFrame:
         StructField("waits_for", from_arrow_type(GAVE_UP)),
         StructField("__reason", StringType()),
     ]
-    settings = Settings.of(asked.protocol, asked.processes, asked.parameters)
+    settings = Settings(asked.protocol, asked.processes, asked.parameters)
     work = partial(run_table, settings=settings, names=asked.partition_by)
     return extend_partitions(rows, asked.partition_by, own, work, added)
 

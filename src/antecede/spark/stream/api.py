@@ -1,4 +1,6 @@
-"""A live stream in causal order, in one of three forms: what `antecede.spark.order` does with a streaming DataFrame.
+"""Streaming DataFrames: a stream in causal order, and a stream of trace events verified.
+
+`order_stream` is what `antecede.spark.order` does with a streaming DataFrame, in one of three forms:
 
     id, causes                    `causes`: identifiers are remembered, rows wait for those that they name
     process, vector               `vectors`: counts are remembered, the compiled kernel decides
@@ -6,18 +8,25 @@
 
 All columns stay. `position`, `waits_for` and `kind` are added; by vectors and stamps also `reason`, why a row that
 cannot be ordered is `refused`.
+
+`verify_stream`: `judge` has the rules and is all that decides. Spark keeps one judge for each run, as one binary value:
+a row of state for each message would cost five times as much. Rows of a run come in any order, more than once, split
+into micro-batches in any way; violations come out in the micro-batch in which the delivery and all that happened before
+it have come. One run is one task: runs are judged side by side, one run as fast as one core does it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Unpack
+from zlib import crc32
 
-import numpy as np
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -28,14 +37,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from antecede.errors import BadParameter
+from antecede.errors import BadParameter, BadTrace
 from antecede.spark.duration import REMEMBER, parse_duration
+from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import (
     GROUP_MARK,
     WHOLE,
     ByCauses,
     ByStamp,
     ByVector,
+    files,
     id_type,
     list_causes,
     quote,
@@ -44,17 +55,39 @@ from antecede.spark.frames import (
     refuse_columns,
     refuse_unlike_vectors,
 )
-from antecede.spark.stream.bucket import ADDED, encode_names, hide_name
+from antecede.spark.stream.bucket import ADDED, encode_columns, hide_name
 from antecede.spark.stream.causes import CausesSettings
+from antecede.spark.stream.judge import MESSAGES, Arrived, Found, Judge
 from antecede.spark.stream.kernel import Numbers
-from antecede.spark.stream.operator import BUCKETS, ByPartition, hash_names, run_buckets, spread
-from antecede.spark.stream.packets import GAVE_UP, Settings
+from antecede.spark.stream.operator import BUCKETS, ByPartition, run_buckets, spread
+from antecede.spark.stream.packets import Settings
+from antecede.spark.stream.query import Checkpoint, Findings, Noting, write_findings
+from antecede.spark.stream.status import GAVE_UP, observe_findings
 from antecede.spark.stream.vectors import VectorSettings
+from antecede.spark.trace import SPARK_EVENTS, refuse_files, refuse_types
+from antecede.storage import absolute, join, readable
+from antecede.trace import EVENTS
+from antecede.verification.schema import FINDINGS
 
-__all__ = ["Asked", "assign_buckets", "name_packets", "order_stream", "select_packets"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "FOUND", "Asked", "assign_buckets", "events_at", "judge_rows", "name_packets", "order_stream", "select_packets",
+    "tabulate_found", "verify_events", "verify_stream",
+]  # fmt: skip
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """What Spark notes of a column with a watermark."""
+COLUMNS: Final = ("process", "index", "kind", "sender", "number", "to", "control")
+FOUND: Final = from_arrow_schema(pa.schema([field for field in FINDINGS if field.name != "chain"]))
+"""The columns of what is found: those of `verify`, without the chain, which would need all that happened."""
+NUMBERS: Final = dict.fromkeys(("number", "by_number", "index"), "Int64")
+FOUND_KINDS: Final = (
+    "violation", "fifo_break", "duplicate", "unaddressed", "unsent", "undelivered", "gap", "impossible", "retracted",
+)  # fmt: skip
+ELSEWHERE: Final = ("feed://", "nats://", "tls://")
+"""What is no directory. Its address may change from one start to the next."""
 
 
 class Asked(Struct, frozen=True):
@@ -90,41 +123,38 @@ def order_stream(
     buckets = BUCKETS if buckets is None else buckets
     if buckets < 1:
         raise BadParameter("order", f"buckets must be 1 or more, not {buckets}")
+    if isinstance(form, ByStamp) and remember is not None:
+        raise BadParameter("order", "leave out remember: by stamps a stream keeps counts, and forgets none")
+    owner = "stream" if isinstance(form, ByStamp) else "order"
+    common: dict[str, Any] = {
+        "patience_ms": None if patience is None else parse_duration(owner, "patience", patience),
+        "remember_ms": parse_duration("order", "remember", remember or REMEMBER),
+        "buckets": buckets,
+    }
     if isinstance(form, ByStamp):
-        if remember is not None:
-            raise BadParameter(
-                "order", "leave out remember: by stamps a stream keeps counts, and forgets none"
-            )
-        return order_stamps(df, form, patience, buckets)
-    patience_ms = None if patience is None else parse_duration("order", "patience", patience)
-    durations = patience_ms, parse_duration("order", "remember", remember or REMEMBER)
-    if isinstance(form, ByCauses):
-        return order_causes(df, form, durations, buckets)
-    return order_vectors(df, form, durations, buckets)
+        return order_stamps(df, form, common)
+    return order_causes(df, form, common) if isinstance(form, ByCauses) else order_vectors(df, form, common)
 
 
-def order_causes(df: DataFrame, form: ByCauses, durations: tuple[int | None, int], buckets: int) -> DataFrame:
+def order_causes(df: DataFrame, form: ByCauses, common: dict[str, Any]) -> DataFrame:
     """Events that name their causes, which are looked for among the rows with the same values of `partition_by`."""
     refuse_columns(df, form, added=ADDED[:3])
     kind = id_type(df, form)
     # A column that is what a bucket needs does not cross into Python twice.
     id = hide_name(form.id) if df.schema[form.id].dataType == kind else "__id"
     columns = {"id": f"{form.id} ({kind.simpleString()})", "partition_by": ", ".join(form.partition_by)}
-    settings = CausesSettings(*durations, buckets, id, columns)
     own = [] if id != "__id" else [F.col(quote(form.id)).cast(kind).alias(id)]
     rows, assign = select_rows(df, form, [*own, list_causes(df, form).alias("__causes")])
     schema = add_columns(list_fields(df), ArrayType(kind), ADDED[:3])
-    found = run_buckets(rows, settings, assign, schema, remember_ms=settings.remember_ms)
-    return found.toDF(*df.columns, *ADDED[:3])
+    settings = CausesSettings(id, columns=columns, **common)
+    return run_buckets(rows, settings, assign, schema, remembers=True).toDF(*df.columns, *ADDED[:3])
 
 
-def order_vectors(
-    df: DataFrame, form: ByVector, durations: tuple[int | None, int], buckets: int
-) -> DataFrame:
+def order_vectors(df: DataFrame, form: ByVector, common: dict[str, Any]) -> DataFrame:
     """Rows that carry vectors: a map from names to numbers, or an array."""
     named = {"process": form.process, "vector": form.vector}
     columns = {**named, "partition_by": ", ".join(form.partition_by)}
-    settings = VectorSettings(hide_name(form.process), hide_name(form.vector), *durations, buckets, columns)
+    settings = VectorSettings(hide_name(form.process), hide_name(form.vector), columns=columns, **common)
     refuse_column_names("order", df, {**named, "time": form.time}, form.partition_by, ADDED)
     name = refuse_unlike_vectors(df, form.process, form.vector)
     rows, assign = select_rows(df, form, [])
@@ -169,7 +199,7 @@ def add_columns(fields: list[StructField], waits: DataType, added: tuple[str, ..
 # Packets with stamps: a row is a packet at a receiver, as `packets` explains it
 
 
-def order_stamps(df: DataFrame, form: ByStamp, patience: str | None, buckets: int) -> DataFrame:
+def order_stamps(df: DataFrame, form: ByStamp, common: dict[str, Any]) -> DataFrame:
     """Packets in the order of arrival -> the same rows in causal order, each with its position at its receiver.
 
     `partition_by` has a column before the receiver that tells several systems of the same processes apart (default:
@@ -179,9 +209,7 @@ def order_stamps(df: DataFrame, form: ByStamp, patience: str | None, buckets: in
     if len(groups) > 1:
         raise BadParameter("order", f"partition_by takes one column with stamps, not {', '.join(groups)}")
     group = groups[0] if groups else None
-    settings = Settings.of(
-        form.protocol, form.processes, form.parameters, patience, buckets=buckets, group=group
-    )
+    settings = Settings(form.protocol, form.processes, form.parameters, group, **common)
     rows = select_packets(df, form.stamp, group, form.time)
     schema = add_columns(list_fields(df, group=group or "group"), from_arrow_type(GAVE_UP))
     return run_buckets(rows, settings, assign_buckets, schema).toDF(*df.columns, *ADDED)
@@ -227,18 +255,145 @@ def name_packets(df: DataFrame, stamp: str) -> dict[str, Column]:
 
 
 def assign_buckets(rows: pa.Table, buckets: int) -> tuple[pa.Table, Numbers]:
-    """The bucket of each row: by its receiver, and its group where it has one."""
-    found = hash_column(rows["__receiver"])
-    if "__group" in rows.column_names:
-        grouped = found * 31 + hash_column(rows["__group"])
-        found = np.where(rows["__group"].is_null().to_numpy(), found, grouped)
-    return rows, spread(found, buckets)
+    """The bucket of each row: by its receiver, and its group where it has one. States of version 1 have the same."""
+    keys = [name for name in ("__receiver", "__group") if name in rows.column_names]
+    values, code = encode_columns([rows[key] for key in keys])
+    return rows, spread([hash_receiver(*one) for one in values], buckets)[code]
 
 
-def hash_column(column: pa.ChunkedArray) -> Numbers:
-    """A hash of each string. There are few different ones."""
-    encoded = encode_names(column)
-    hashed = hash_names([*encoded.dictionary.to_pylist(), None])
-    places = encoded.indices.fill_null(len(hashed) - 1).to_numpy(zero_copy_only=False)
-    found: Numbers = hashed[places]
-    return found
+def hash_receiver(receiver: str | None, group: str | None = None) -> int:
+    found = crc32((receiver or "").encode())
+    return found if group is None else found * 31 + crc32(group.encode())
+
+
+# Live verification of a trace
+
+
+def verify_stream(
+    events: DataFrame,
+    *,
+    patience: str | None = None,
+    remember: str | None = None,
+    messages: int = MESSAGES,
+) -> DataFrame:
+    """Return a streaming DataFrame of findings (`FOUND`) for one of events that has the columns of a trace.
+
+    Kinds are those of `verify`: `violation`, `fifo_break`, `duplicate`, `unaddressed`; and, after `patience` without a
+    change, `unsent`, `undelivered` and `gap` (`judge` says exactly when, and what `retracted` and `impossible` are).
+    Without `patience` it waits for ever for what is missing, and says nothing of it. Write it in append mode. Times are
+    as "30 seconds".
+
+    A run in which nothing waits and nothing has come for the time `remember` is taken to be over, and its state is
+    dropped; if it went on, its next event would have a gap before it. Without, the state of all runs stays. Of messages
+    that all their destinations have, the last `messages` of a run are kept, to know a delivery that is repeated.
+    """
+    refuse_types(events, SPARK_EVENTS)
+    patience_ms, remember_ms = (
+        None if text is None else parse_duration("verify_stream", name, text)
+        for name, text in (("patience", patience), ("remember", remember))
+    )
+    if messages < 1:
+        raise BadParameter("verify_stream", f"messages must be 1 or more, not {messages}")
+
+    def judge(
+        key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        kept = bytes(state.get[0]) if state.exists else None
+        now_ms = state.getCurrentProcessingTimeMs()
+        kept, found, idle = judge_rows(kept, rows_of(frames), now_ms, patience_ms, messages)
+        if idle and state.hasTimedOut and remember_ms is not None:
+            state.remove()
+        else:
+            state.update((kept,))
+            # Time may run out without a row that would wake us.
+            wake_ms = remember_ms if idle else patience_ms
+            if wake_ms is not None:
+                state.setTimeoutDuration(wake_ms)
+        yield tabulate_found(key[0], found)
+
+    timed = patience_ms is not None or remember_ms is not None
+    timeout = GroupStateTimeout.ProcessingTimeTimeout if timed else GroupStateTimeout.NoTimeout
+    rows = events.select("run", *COLUMNS)
+    return rows.groupBy("run").applyInPandasWithState(
+        mark_errors(judge), FOUND, "judge binary", "append", timeout
+    )
+
+
+def judge_rows(
+    kept: bytes | None, rows: Iterable[Arrived], now_ms: int, patience_ms: int | None, messages: int
+) -> tuple[bytes, list[Found], bool]:
+    """One micro-batch of one run. From what was kept and what comes: what to keep, what is found, if nothing waits."""
+    judge = Judge(messages) if kept is None else Judge.restore(kept, messages)
+    found = judge.take(rows, now_ms)
+    if patience_ms is not None:
+        found += judge.expire(now_ms, patience_ms)
+    return judge.snapshot(), found, judge.idle
+
+
+def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[Arrived]:
+    for frame in frames:
+        columns = [frame[name].tolist() for name in COLUMNS]
+        for process, index, kind, sender, number, to, control in zip(*columns, strict=True):
+            names = None if to is None else list(to)
+            yield Arrived(process, int(index), kind, sender, int(number), names, bool(control))
+
+
+def tabulate_found(run: str, found: list[Found]) -> pd.DataFrame:
+    # It takes long to load, and only tasks need it.
+    import pandas as pd
+
+    data = {
+        name: pd.Series([getattr(one, name) for one in found], dtype=NUMBERS.get(name, "object"))
+        for name in FOUND.names[1:]
+    }
+    return pd.DataFrame({"run": [run] * len(found), **data})
+
+
+def events_at(spark: SparkSession, place: str) -> DataFrame:
+    """The events of a directory, of `feed://HOST:PORT,HOST:PORT`, or of `nats://HOST:PORT/STREAM`."""
+    # Workers load this module, and no source.
+    from antecede.spark.sources import jetstream, node_feed, traces
+
+    if place.startswith("feed://"):
+        return node_feed(spark, place.removeprefix("feed://").split(","))
+    if place.startswith(ELSEWHERE):
+        url, _, stream = place.rpartition("/")
+        if url.endswith("/") or not stream:
+            raise BadParameter(
+                "verify --stream", "the source names a server and no stream: write nats://HOST:PORT/STREAM"
+            )
+        return jetstream(spark, url, stream, rows="events")
+    return traces(spark, place)
+
+
+def verify_events(
+    spark: SparkSession,
+    place: str,
+    out: str,
+    checkpoint: str,
+    *,
+    patience: str | None = None,
+    remember: str | None = None,
+    **noting: Unpack[Noting],
+) -> Findings:
+    """Judge the events of a place, and write what is found. Started again, it goes on where it was."""
+    lies, kept = not place.startswith(ELSEWHERE), Checkpoint(checkpoint)
+
+    def find(own: SparkSession) -> DataFrame:
+        return observe_findings(verify_stream(events_at(own, place), patience=patience, remember=remember))
+
+    with raise_task_errors():
+        if lies:
+            refuse_events(spark, join(absolute(place), "events"), noting["once"], kept.fresh)
+        timed = patience is not None or remember is not None
+        identity = {"command": "verify", "input": absolute(place) if lies else None}
+        return write_findings(spark, find, FOUND_KINDS, identity, out, kept, timed=timed, **noting)
+
+
+def refuse_events(spark: SparkSession, events: str, once: bool, new: bool) -> None:
+    """Check existing files before the query starts: Spark never skips a file that a micro-batch has planned."""
+    there = files(spark, events)
+    if once and not there:
+        raise BadTrace(events, "there are no Parquet files: the events of a trace are missing")
+    if new and readable(events):
+        refuse_files(spark, there, EVENTS)

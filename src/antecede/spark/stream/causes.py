@@ -17,12 +17,11 @@ What is held is the head of the state, what came out are its pieces (`operator`)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,21 +32,17 @@ from antecede.spark.stream.bucket import (
     LATE,
     RELEASED,
     REPEATED,
-    Bucket,
+    BucketSettings,
     Missing,
     Output,
-    encode_names,
-    from_ipc,
-    to_ipc,
+    WaitingRoom,
+    encode_columns,
 )
 from antecede.spark.stream.kernel import Numbers
-from antecede.spark.stream.operator import BUCKETS, Trail, read_state
 from antecede.spark.stream.status import Status
 from antecede.watch.status import CAUSES_MOST
 
-__all__ = ["CausesBucket", "CausesSettings", "load_held"]
-
-STATE_VERSION: Final = 6
+__all__ = ["CausesBucket", "CausesSettings"]
 
 NONE: Final[dict[Any, None]] = {}
 
@@ -55,19 +50,12 @@ Key = tuple[str, Any]
 """A partition, and an identifier in it."""
 
 
-class CausesSettings(Struct, frozen=True):
-    patience_ms: int | None = None
-    remember_ms: int = 604_800_000
-    buckets: int = BUCKETS
+class CausesSettings(BucketSettings, frozen=True):
     id: str = "__id"
     """The column of identifiers, of the type that causes have."""
-    columns: dict[str, str] = {}
-    """What the state is about, in words: a query with other columns does not go on with it."""
 
-    def open(
-        self, state: bytes | None, pieces: Iterable[bytes] = (), earlier: CausesBucket | None = None
-    ) -> CausesBucket:
-        return CausesBucket(self) if state is None else CausesBucket.load(state, pieces, self, earlier)
+    def make(self) -> CausesBucket:
+        return CausesBucket(self)
 
 
 class Held(Struct):
@@ -80,24 +68,7 @@ class Held(Struct):
     """Causes that were given up."""
 
 
-class Ready:
-    """Rows that come out, in order. Most are `delivered`, and lack nothing."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.kinds: dict[int, int] = {}
-        """Place in `rows` -> what else the row is."""
-        self.lacks: dict[int, list[Any]] = {}
-
-    def add(self, row: int, kind: int, lacks: list[Any] | None = None) -> None:
-        if kind != DELIVERED:
-            self.kinds[len(self.rows)] = kind
-        if lacks:
-            self.lacks[len(self.rows)] = lacks
-        self.rows.append(row)
-
-
-class CausesBucket(Bucket):
+class CausesBucket(WaitingRoom):
     """Partitions of a stream.
 
     >>> bucket = CausesBucket(CausesSettings())
@@ -112,67 +83,57 @@ class CausesBucket(Bucket):
     [{'__id': 'question', 'position': 1}, {'__id': 'reply', 'position': 2}]
     """
 
+    form = "causes"
     told = CAUSES_MOST
 
     def __init__(self, settings: CausesSettings) -> None:
-        super().__init__()
-        self.settings, self.patience_ms = settings, settings.patience_ms
-        self.trail = Trail()
+        super().__init__(settings)
         self.held: dict[Key, Held] = {}
         self.waiters: dict[Key, list[Key]] = {}
         """Cause -> the rows that wait for it."""
-        self.emitted: dict[str, dict[Any, None]] = {}
-        """Partition -> the identifiers that came out. No sets, and no pairs of both: Spark looks for garbage after each
-        task, in every set and pair that is kept, but not in a dictionary that has texts or numbers alone."""
         self.given_up: dict[Key, int] = {}
         """Cause -> when it was given up."""
+        self.emitted: defaultdict[str, dict[Any, None]] = defaultdict(dict)
+        """Partition -> the identifiers that came out. No sets, and no pairs of both: Spark looks for garbage after each
+        task, in every set and pair that is kept, but not in a dictionary that has texts or numbers alone."""
+        self.ages: deque[tuple[int, dict[str, tuple[Any, ...]]]] = deque()
+        """The same by time."""
         self.positions: dict[str, tuple[int, int]] = {}
         """Partition -> its next position, and when it was given one last; those that were given one long ago first."""
-        self.ages: deque[tuple[int, dict[str, tuple[Any, ...]]]] = deque()
-        """What came out, by time."""
-        self.fresh: dict[str, list[Any]] = {}
-        """What came out in the last step."""
-        self.touched: set[str] = set()
-        """Partitions that got positions in the last step."""
-        self.forgotten = -1
-        """The time up to which positions were forgotten."""
+        self.fresh: defaultdict[str, list[Any]] = defaultdict(list)
+        """Partition of which something is new since the last step -> the identifiers that came out."""
+        self.forgot = -1
+        """When it was last forgotten what is too old."""
         self._unnamed = 0
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
-        self.fresh, self.touched = {}, set()
+        self.fresh.clear()
         self._forget(now)
         return super().advance(rows, now)
 
     def decide(self, table: pa.Table, came: int, now: int, out: Output) -> Numbers:
-        old, ready = len(table) - came, Ready()
+        old = len(table) - came
         for key in [key for key in self.waiters if self.has_emitted(*key)]:
             # A query that remembers for longer than the one before knows it again.
-            self._emit(list(self._wake(key)), ready)
+            self._emit(list(self._wake(key)), out)
         if came:
             rows = table.slice(old)
             keys = [name for name in ("__time", self.settings.id) if name in rows.column_names]
             order = pc.sort_indices(rows, [(key, "ascending") for key in keys])
             names = ("__partition", self.settings.id, "__causes")
             own = (rows[name].take(order).to_pylist() for name in names)
-            self._take_all(zip((order.to_numpy() + old).tolist(), *own, strict=True), now, ready)
-        if self.patience_ms is not None:
-            self._expire(now - self.patience_ms, now, ready)
-        if self.fresh:
-            self.ages.append((now, {partition: tuple(ids) for partition, ids in self.fresh.items()}))
-        kinds = np.full(len(ready.rows), DELIVERED)
-        kinds[list(ready.kinds)] = list(ready.kinds.values())
-        out.waits = ready.lacks
-        out.add(
-            ready.rows, self._place(table["__partition"].take(pa.array(ready.rows, pa.int64())), now), kinds
-        )
+            self._take_all(zip((order.to_numpy() + old).tolist(), *own, strict=True), now, out)
+        if self.settings.patience_ms is not None:
+            self._expire(now - self.settings.patience_ms, now, out)
+        out.positions = self._place(table["__partition"].take(pa.array(out.rows, pa.int64())), now)
+        self._note_ages(self.fresh.items(), now)
         kept = [row for one in self.held.values() for row in one.rows]
-        place = 0
+        places = iter(range(len(kept)))
         for one in self.held.values():
-            one.rows = list(range(place, place + len(one.rows)))
-            place += len(one.rows)
+            one.rows = [next(places) for _ in one.rows]
         return np.array(kept, np.int64)
 
-    def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Ready) -> None:
+    def _take_all(self, rows: Iterable[tuple[int, str, Any, list[Any]]], now: int, out: Output) -> None:
         emitted, held, waiters, given_up = self.emitted, self.held, self.waiters, self.given_up
         for row, partition, id, causes in rows:
             known = emitted.get(partition, NONE)
@@ -195,14 +156,10 @@ class CausesBucket(Bucket):
 
     def _remember(self, partition: str, id: Any) -> None:
         """Note that this came out."""
-        fresh = self.fresh.get(partition)
-        if fresh is None:
-            fresh = self.fresh[partition] = []
-            self.emitted.setdefault(partition, {})
-        fresh.append(id)
+        self.fresh[partition].append(id)
         self.emitted[partition][id] = None
 
-    def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: Ready) -> None:
+    def _take(self, row: int, partition: str, id: Any, causes: list[Any], now: int, out: Output) -> None:
         if id is None:
             # Nobody can name it: it needs a key of its own while it waits, and none afterwards.
             self._unnamed += 1
@@ -231,7 +188,7 @@ class CausesBucket(Bucket):
         else:
             self._emit([(key, one)], out)
 
-    def _emit(self, ready: Iterable[tuple[Key, Held]], out: Ready) -> None:
+    def _emit(self, ready: Iterable[tuple[Key, Held]], out: Output) -> None:
         """Let rows out, and what waited for them alone."""
         queue = deque(ready)
         while queue:
@@ -241,7 +198,7 @@ class CausesBucket(Bucket):
             late = self.given_up.pop(key, None) is not None
             for copy, row in enumerate(one.rows):
                 kind = REPEATED if copy else LATE if late else DELIVERED if lacks is None else RELEASED
-                out.add(row, kind, None if copy else lacks)
+                out.add(row, kind, waits=None if copy else lacks)
             if isinstance(id, tuple):
                 continue
             self._remember(partition, id)
@@ -259,7 +216,7 @@ class CausesBucket(Bucket):
 
     # Time
 
-    def _expire(self, before: int, now: int, out: Ready) -> None:
+    def _expire(self, before: int, now: int, out: Output) -> None:
         """Give up what rows have waited for since then."""
         while tired := [key for key, one in self.held.items() if one.since <= before]:
             for key in tired:
@@ -269,7 +226,7 @@ class CausesBucket(Bucket):
                     for cause in self._find_roots(key) or cycle:
                         self._give_up(cause, now, out)
 
-    def _give_up(self, cause: Key, now: int, out: Ready) -> None:
+    def _give_up(self, cause: Key, now: int, out: Output) -> None:
         self.given_up[cause] = now
         for waiter in list(self.waiters.get(cause, ())):
             one = self.held.get(waiter)
@@ -290,25 +247,10 @@ class CausesBucket(Bucket):
         return sorted(roots, key=str)
 
     def _forget(self, now: int) -> None:
-        """Forget identifiers that came out too long ago, and partitions of which nothing came out since and that
-        hold nothing."""
-        before = now - self.settings.remember_ms
-        self._forget_identifiers(before)
-        for key in [key for key, when in self.given_up.items() if when <= before]:
-            del self.given_up[key]
-        self.forgotten = max(self.forgotten, before)
-        old = self._list_old(before)
-        holding = {key[0] for key in self.held} if old else set()
-        for partition in old:
-            position, _ = self.positions.pop(partition)
-            if partition in holding:
-                self.positions[partition] = position, now
+        """Forget identifiers that came out too long ago, and partitions of which nothing came out since.
 
-    def _list_old(self, before: int) -> list[str]:
-        """Partitions that were given no position since."""
-        return [name for name, _ in takewhile(lambda one: one[1][1] <= before, self.positions.items())]
-
-    def _forget_identifiers(self, before: int) -> None:
+        Those that hold something are renewed: what waits goes on where they were."""
+        self.forgot, before = now, now - self.settings.remember_ms
         while self.ages and self.ages[0][0] <= before:
             for partition, ids in self.ages.popleft()[1].items():
                 known = self.emitted[partition]
@@ -316,6 +258,19 @@ class CausesBucket(Bucket):
                     known.pop(id, None)
                 if not known:
                     del self.emitted[partition]
+        for key in [key for key, when in self.given_up.items() if when <= before]:
+            del self.given_up[key]
+        old = list(takewhile(lambda name: self.positions[name][1] <= before, self.positions))
+        holding = {partition for partition, _ in self.held} if old else set()
+        for partition in old:
+            position, _ = self.positions.pop(partition)
+            if partition in holding:
+                self.positions[partition] = position, now
+                self.fresh[partition] = []
+
+    def _note_ages(self, fresh: Iterable[tuple[str, Iterable[Any]]], now: int) -> None:
+        if ages := {partition: tuple(ids) for partition, ids in fresh if ids}:
+            self.ages.append((now, ages))
 
     # What comes out
 
@@ -323,22 +278,22 @@ class CausesBucket(Bucket):
         found = out.finish(table.drop_columns(["__since"]), pa.list_(table[self.settings.id].type))
         return found.drop_columns(["reason"])
 
-    def _place(self, partitions: pa.ChunkedArray, now: int) -> Numbers:
+    def _place(self, partitions: pa.ChunkedArray, now: int) -> list[int]:
         """The next positions of these partitions, one for each row."""
-        encoded = encode_names(partitions)
-        names = encoded.dictionary.to_pylist()
-        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        values, codes = encode_columns([partitions])
+        # The last one is for null, and there is none.
+        names = [name for (name,) in values[:-1]]
         order = np.argsort(codes, kind="stable")
         counts = np.bincount(codes, minlength=len(names))
         base = np.array([self.positions.pop(name, (0, 0))[0] for name in names], np.int64)
         positions = np.empty(len(codes), np.int64)
         starts = np.cumsum(counts) - counts
         positions[order] = np.arange(len(codes)) + np.repeat(base - starts, counts)
-        self.positions.update(
-            (name, (end, now)) for name, end in zip(names, (base + counts).tolist(), strict=True)
-        )
-        self.touched.update(names)
-        return positions
+        for name, end in zip(names, (base + counts).tolist(), strict=True):
+            self.positions[name] = end, now
+            self.fresh.setdefault(name, [])
+        found: list[int] = positions.tolist()
+        return found
 
     def list_missing(self, most: int | None = None) -> Iterator[Missing]:
         """Causes that are not here, and cycles."""
@@ -356,10 +311,9 @@ class CausesBucket(Bucket):
                 places = np.array([row for one in held for row in self.held[one].rows], np.int64)
                 yield Missing(key[0], "", words, None, None, counted, places)
 
-    def identify_held(self) -> Iterator[tuple[str, str | None, str | None, int | None]]:
-        for (partition, id), one in self.held.items():
-            for _ in one.rows:
-                yield partition, None, None if isinstance(id, tuple) else str(id), None
+    def identify_held(self, table: pa.Table) -> Iterable[tuple[str, str | None, str | None, int | None]]:
+        ids = table[self.settings.id].cast(pa.string()).to_pylist()
+        return zip(table["__partition"].to_pylist(), repeat(None), ids, repeat(None), strict=False)
 
     def _list_waiters(self, key: Key) -> set[Key]:
         """The rows that wait for this, directly or through others."""
@@ -404,72 +358,41 @@ class CausesBucket(Bucket):
 
     # What is kept
 
-    def dump(self) -> bytes:
-        """What is held."""
+    def list_state(self) -> dict[str, Any]:
         held = [
             [*key, one.rows, one.since, sorted(one.missing, key=str), one.lacks]
             for key, one in self.held.items()
         ]
-        state = {
-            "antecede causes": STATE_VERSION,
-            "buckets": self.settings.buckets,
-            "id": self.settings.id,
-            "columns": self.settings.columns,
-            "table": None if self.table is None else to_ipc(self.table),
-            "held": held,
-            "given_up": [[*key, when] for key, when in self.given_up.items()],
-            "forgotten": self.forgotten,
-            # Pieces are forgotten, and with them the positions of what holds something.
-            "positions": {one: self.positions[one] for one, _ in self.held if one in self.positions},
-        }
-        return msgspec.msgpack.encode(state)
+        given_up = [[*key, when] for key, when in self.given_up.items()]
+        return {**super().list_state(), "held": held, "given_up": given_up, "forgot": self.forgot}
 
-    def dump_fresh(self, now: int) -> bytes | None:
-        """What came out in the last step, and the next positions of its partitions."""
-        if not self.touched:
-            return None
-        return msgspec.msgpack.encode(
-            [[now, {one: [self.positions[one][0], self.fresh.get(one, ())] for one in self.touched}]]
-        )
+    def list_fresh(self) -> dict[str, Any] | None:
+        """The next positions of partitions, and what came out."""
+        return {one: [self.positions[one][0], ids] for one, ids in self.fresh.items()} or None
 
-    @classmethod
-    def load(
-        cls,
-        head: bytes,
-        pieces: Iterable[bytes],
-        settings: CausesSettings,
-        earlier: CausesBucket | None = None,
-    ) -> CausesBucket:
-        """The bucket with this head and these pieces, in order: all, or those since `earlier`, which is spent."""
-        state = read_state(head, "causes", STATE_VERSION, settings.buckets, settings.columns)
-        bucket = cls(settings)
-        bucket.table = None if state["table"] is None else from_ipc(state["table"])
+    def remember(self, entry: Any, when: int) -> None:
+        # As it was forgotten then: an identifier may have come again, and is known by the later one.
+        self._forget(when)
+        for partition, (position, ids) in entry.items():
+            if ids:
+                self.emitted[partition].update(dict.fromkeys(ids))
+            self.positions.pop(partition, None)
+            self.positions[partition] = position, when
+        self._note_ages(((partition, ids) for partition, (_, ids) in entry.items()), when)
+
+    def take_memory(self, earlier: CausesBucket) -> None:
+        self.emitted, self.ages, self.positions = earlier.emitted, earlier.ages, earlier.positions
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._forget(state["forgot"])
         for partition, id, rows, since, missing, lacks in state["held"]:
             key = (partition, tuple(id) if isinstance(id, list) else id)
-            bucket._unnamed = max(bucket._unnamed, id[0] if isinstance(id, list) else 0)
-            bucket.held[key] = Held(rows, since, set(missing), lacks)
+            self._unnamed = max(self._unnamed, id[0] if isinstance(id, list) else 0)
+            self.held[key] = Held(rows, since, set(missing), lacks)
             for cause in missing:
-                bucket.waiters.setdefault((partition, cause), []).append(key)
-        bucket.given_up = {(partition, id): when for partition, id, when in state["given_up"]}
-        bucket.forgotten = state.get("forgotten", -1)
-        if earlier is not None:
-            bucket.emitted, bucket.ages, bucket.positions = earlier.emitted, earlier.ages, earlier.positions
-        for when, fresh in (one for piece in pieces for one in msgspec.msgpack.decode(piece)):
-            # As it was forgotten then: an identifier may have come again, and is known by the later one.
-            bucket._forget_identifiers(when - settings.remember_ms)
-            for partition, (position, ids) in fresh.items():
-                if ids:
-                    bucket.emitted.setdefault(partition, {}).update(dict.fromkeys(ids))
-                bucket.positions.pop(partition, None)
-                bucket.positions[partition] = position, when
-            bucket.ages.append((when, {name: tuple(ids) for name, (_, ids) in fresh.items() if ids}))
-        for partition in bucket._list_old(bucket.forgotten):
-            del bucket.positions[partition]
-        kept = {partition: tuple(placed) for partition, placed in state["positions"].items()}
-        if not kept.items() <= bucket.positions.items():
-            placed = sorted((bucket.positions | kept).items(), key=lambda one: one[1][1])
-            bucket.positions = dict(placed)
-        return bucket
+                self.waiters.setdefault((partition, cause), []).append(key)
+        self.given_up = {(partition, id): when for partition, id, when in state["given_up"]}
 
 
 def name_cycle(cycle: list[Key]) -> str:
@@ -478,9 +401,3 @@ def name_cycle(cycle: list[Key]) -> str:
     'a -> b -> a'
     """
     return " -> ".join(str(id) for _, id in (*cycle, cycle[0]))
-
-
-def load_held(state: dict[str, Any]) -> CausesBucket:
-    """A bucket with this state, to look at what waits."""
-    settings = CausesSettings(buckets=state["buckets"], id=state["id"])
-    return CausesBucket.load(msgspec.msgpack.encode(state), (), settings)

@@ -30,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
-from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -38,17 +37,27 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import View
 from antecede.protocols.machine import SNAPSHOT_VERSION
+from antecede.spark.duration import parse_duration
 from antecede.spark.frames import escape_path, files
 from antecede.spark.stream.api import select_packets
 from antecede.spark.stream.bucket import ADDED, hide_name, to_ipc
 from antecede.spark.stream.packets import Settings
-from antecede.spark.stream.stamps import StampBucket
 from antecede.spark.stream.status import Status
-from antecede.storage import absolute, join, local, make_directory, open_file, place, put, readable, whole
+from antecede.storage import (
+    absolute,
+    join,
+    local,
+    make_directory,
+    open_file,
+    place,
+    put,
+    readable,
+    vacant,
+    whole,
+)
 
 __all__ = ["KINDS", "Closing", "deliver_closed", "find_state", "read_status"]
 
-VERSION: Final = 4
 SLOTS: Final = 3
 KINDS: Final = ("monitor", "broadcast")
 """Protocols whose stamps are whole vectors."""
@@ -71,7 +80,8 @@ def deliver_closed(
     """
     about = "stream by closed sets"
     me = View(tuple(processes)).id(receiver)
-    settings = Settings.of(protocol, processes, parameters, patience, receiver=me)
+    waits = None if patience is None else parse_duration("stream", "patience", patience)
+    settings = Settings(protocol, tuple(processes), dict(parameters or {}), receiver=me, patience_ms=waits)
     if settings.protocol not in KINDS:
         raise BadParameter.choice(about, "protocol", settings.protocol, KINDS)
     if not settings.machine(me).orders_at(me):
@@ -84,7 +94,6 @@ def deliver_closed(
 class State(Struct, frozen=True):
     """What is known after a micro-batch."""
 
-    version: int
     batch: int
     receiver: str
     status: Status
@@ -121,27 +130,23 @@ class Closing:
         # A micro-batch that is repeated has the time that it had. It is not Spark's time of the micro-batch: that is a
         # constant of the plan, for which Java compiles it all again.
         now = round(self.clock() * 1000) if done is None else done.status.now_ms
-        bucket = self._open(spark, batch - 1)
+        bucket = self.settings.open(None if batch == 0 else self._read_bucket(spark, batch - 1))
         found, status = bucket.advance(rows.toArrow(), now)
         assert found is not None
-        self.last = State(VERSION, batch, self.receiver, status, bucket.dump())
+        self.last = State(batch, self.receiver, status, bucket.dump())
         write_state(spark, self.home, self.last)
         found = found.select([*map(hide_name, self.columns), *ADDED])
         write_rows(spark, found.rename_columns([*self.columns, *ADDED]), out)
 
-    def _open(self, spark: SparkSession, batch: int) -> StampBucket:
+    def _read_bucket(self, spark: SparkSession, batch: int) -> bytes:
         """The bucket as it was after a micro-batch."""
-        if batch < 0:
-            return self.settings.open(None)
         found = self.last if self.last is not None and self.last.batch == batch else self._read(spark, batch)
-        if found is not None:
-            return self.settings.open(found.bucket)
-        old = read_version_2(self.home, batch, self.settings)
-        if old is None:
+        bucket = read_version_2(self.home, batch, self.settings) if found is None else found.bucket
+        if bucket is None:
             raise BadSnapshot(
                 f"{self.home} has no state of micro-batch {batch}: begin with a new checkpoint and output"
             )
-        return self.settings.open(old)
+        return bucket
 
     def _read(self, spark: SparkSession, batch: int) -> State | None:
         """The state after a micro-batch, if it was written."""
@@ -178,9 +183,6 @@ def read_slot(spark: SparkSession | None, home: str, at: int) -> State | None:
         return None
     else:
         data = bytes(spark.read.schema("state binary").parquet(escape_path(slot)).collect()[0][0])
-    version = msgspec.msgpack.decode(data)["version"]
-    if version != VERSION:
-        raise BadSnapshot.version("the stream by closed sets", version, VERSION)
     return msgspec.msgpack.decode(data, type=State)
 
 
@@ -190,22 +192,19 @@ def write_rows(spark: SparkSession, rows: pa.Table, out: str) -> None:
         spark.createDataFrame(rows, from_arrow_schema(rows.schema)).write.mode("overwrite").parquet(out)
         return
     with whole(out, replace=True) as made:
-        system, inside = place(make_directory(made))
+        make_directory(made)
         # Numbers, stamps and payloads are different in each row, and need no dictionary.
         few = ["receiver", "sender", "kind"]
-        pq.write_table(rows, f"{inside}/part-00000.parquet", filesystem=system, use_dictionary=few)
-        with system.open_output_stream(f"{inside}/_SUCCESS"):
-            pass
+        system, inside = place(join(made, "part-00000.parquet"))
+        pq.write_table(rows, inside, filesystem=system, use_dictionary=few)
+        put(join(made, "_SUCCESS"), b"")
 
 
 def is_whole(path: str) -> bool:
     """Whether a table was written there to its end, as far as can be seen."""
     if local(path) is not None:
         return os.path.isdir(str(local(path)))
-    if not readable(path):
-        return False
-    system, inside = place(join(path, "_SUCCESS"))
-    return bool(system.get_file_info(inside).type != fs.FileType.NotFound)
+    return readable(path) and not vacant(join(path, "_SUCCESS"))
 
 
 # Looking at it from elsewhere
@@ -231,16 +230,12 @@ def read_version_2(home: str, batch: int, settings: Settings) -> bytes | None:
         return None
     old = msgspec.msgpack.decode((here / "state").read_bytes())
     if old["version"] != 2:
-        raise BadSnapshot.version("the stream by closed sets", old["version"], f"2 or {VERSION}")
-    decided, me = settings.decided(), settings.receiver
-    assert me is not None
-    for what, found, wanted in (
-        ("settings", old["decided"], decided),
-        ("receiver", old["receiver"], settings.processes[me]),
-    ):
-        if found != wanted:
-            raise BadSnapshot.changed(what, found, wanted)
-    state = {"antecede stream": 1, "machines": SNAPSHOT_VERSION, **decided, "lanes": []}
+        raise BadSnapshot.version("the stream by closed sets", old["version"], 2)
+    assert settings.receiver is not None
+    me = settings.processes[settings.receiver]
+    if old["receiver"] != me:
+        raise BadSnapshot.changed("receiver", old["receiver"], me)
+    state = {"antecede stream": 1, "machines": SNAPSHOT_VERSION, **old["decided"], "lanes": []}
     if old["lane"] is not None:
         state["lanes"] = [old["lane"]]
     else:
@@ -250,5 +245,7 @@ def read_version_2(home: str, batch: int, settings: Settings) -> bytes | None:
                 held.append(pa.ipc.open_file(file).read_all())
         counts = {"delivered": old["reached"], "places": [old["place"]]}
         state["kernel"] = {name: np.array(count, np.int64).tobytes() for name, count in counts.items()}
-        state["kernel"] |= {"keys": [["", me]], "held": to_ipc(pa.concat_tables(held)) if held else None}
+        state["kernel"] |= {
+            "keys": [["", settings.receiver]], "held": to_ipc(pa.concat_tables(held)) if held else None,
+        }  # fmt: skip
     return msgspec.msgpack.encode(state)

@@ -18,7 +18,7 @@ position on.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -33,9 +33,6 @@ __all__ = ["MOST", "Counts", "Lack", "Step", "enlarge", "find_roots"]
 NEVER: Final = np.iinfo(np.int64).max
 MOST: Final = 32
 """Roots that are told of one lane."""
-
-
-Explain = Callable[[int], tuple[int, list[tuple[int, int]]] | None]
 
 
 class Lack(NamedTuple):
@@ -59,6 +56,27 @@ class Counts:
         self.waits = Waits.none()
         """What the rows that are held wait for, as of the last micro-batch."""
 
+    def dump(self, lanes: int, channels: int) -> dict[str, Any]:
+        """Of so many lanes and channels."""
+        places, delivered = self.places[:lanes].tobytes(), self.delivered[:channels].tobytes()
+        return {"places": places, "delivered": delivered, "gaps": list(self.gaps)}
+
+    @classmethod
+    def load(cls, state: dict[str, Any]) -> Counts:
+        counts = cls()
+        counts.places, counts.delivered = (
+            np.frombuffer(state[name], np.int64).copy() for name in ("places", "delivered")
+        )
+        counts.gaps = Gaps(state["gaps"])
+        return counts
+
+    def pick(self, lanes: Numbers, channels: Numbers) -> Counts:
+        """Of these lanes and channels alone, by new numbers."""
+        counts, numbers = Counts(), {channel: number for number, channel in enumerate(channels.tolist())}
+        counts.places, counts.delivered = self.places[lanes], self.delivered[channels]
+        counts.gaps = Gaps([(numbers[channel], *gap) for channel, *gap in self.gaps if channel in numbers])
+        return counts
+
     def make_room(self, lanes: int, channels: int) -> None:
         self.places, self.delivered = enlarge(self.places, lanes), enlarge(self.delivered, channels)
 
@@ -67,14 +85,9 @@ class Counts:
 
 
 class Step:
-    """One micro-batch: rows that were held and rows that came, in this order, with all that `Rows` has up to `count`.
+    """One micro-batch: rows that were held and rows that came, in order, with all that `Rows` has up to `count`."""
 
-    `explain(row)` is asked about a row whose position is 0: what that and its entries are, or None if it is no row.
-    """
-
-    def __init__(
-        self, counts: Counts, *given: Any, stamps: Stamps = NO_STAMPS, explain: Explain = lambda row: None
-    ) -> None:
+    def __init__(self, counts: Counts, *given: Any, stamps: Stamps = NO_STAMPS) -> None:
         gapped = np.zeros(len(counts.delivered), np.int8)
         gapped[list(counts.gaps.ranges)] = 1
         self.counts = counts
@@ -87,9 +100,6 @@ class Step:
         self._noted = 0
         came = set[tuple[int, int]]()
         while (row := kernel.arrive(rows, bool(counts.gaps))) >= 0:
-            if not rows.position[row]:
-                self._insert(row, explain(row))
-                continue
             at = int(rows.channel[row]), int(rows.position[row])
             # A second copy of it is none that was given up.
             late = at not in came and counts.gaps.find(*at) is not None
@@ -101,17 +111,6 @@ class Step:
     def many(self) -> int:
         """How many came out."""
         return int(self.rows.cursor[2])
-
-    def _insert(self, row: int, explained: tuple[int, list[tuple[int, int]]] | None) -> None:
-        rows, used = self.rows, int(self.rows.cursor[1])
-        if explained is None:
-            rows.state[row], rows.cursor[0] = kernel.DROPPED, row + 1
-            return
-        rows.position[row], needs = explained
-        # There is room: every count takes a byte of the stamp at least.
-        for at, need in enumerate(needs, used):
-            rows.process[at], rows.count[at] = need
-        rows.first[row], rows.last[row], rows.cursor[1] = used, used + len(needs), used + len(needs)
 
     def find_waits(self, held: Numbers) -> Waits:
         """What these rows wait for."""

@@ -1,10 +1,9 @@
 """The rule of vectors and of stamps of counts, at native speed: read, hold, wake, deliver.
 
-Stamps. For those of `fifo`, `matrix`, `monitor` and `broadcast`, as `antecede.wire` writes them. What is not exactly so
-is not refused but answered with "not sure", and the caller asks the reader of `antecede.wire` and a machine. So this
-decides nothing by itself. For packet i of receiver `me`: `position[i]` is its place in the channel from its source; the
-entries from `first[i]` to `last[i]` of `process` and `count` say that so many messages of that process must be
-delivered before. Left out: what `delivered` has reached already, what came earlier in the same channel, and the
+Stamps. For those of `fifo`, `matrix`, `monitor` and `broadcast`, as `antecede.wire` writes them; tests compare the two
+on damaged ones. For packet i of receiver `me`: `position[i]` is its place in the channel from its source, 0 if it is no
+packet; the entries from `first[i]` to `last[i]` of `process` and `count` say that so many messages of that process must
+be delivered before. Left out: what `delivered` has reached already, what came earlier in the same channel, and the
 receiver's own.
 
 Delivery. A packet may be delivered when the one before it in its channel was, and every count that it names is reached.
@@ -41,10 +40,10 @@ UNKNOWN, LATE, OLD = range(3)
 """What is known of a row whose position was passed before it came."""
 
 
-Stamps = namedtuple("Stamps", "code n octets ends receivers sources set_ rows_")
+Stamps = namedtuple("Stamps", "code n octets ends receivers sources set_ counts_ others_")
 """Stamps to be read: of which protocol and how many processes, their bytes, and whose they are, at whom."""
 NO_STAMPS: Final = Stamps(
-    0, 0, np.zeros(1, np.uint8), np.zeros(1, np.int32), *(np.zeros(8, np.int64) for _ in range(4))
+    0, 0, np.zeros(1, np.uint8), np.zeros(1, np.int32), *(np.zeros(8, np.int64) for _ in range(5))
 )
 
 Rows = namedtuple(
@@ -137,81 +136,70 @@ def canonical(form: int, size: int, found: int, length: int) -> bool:
     return form == LIST
 
 
+@inlined
+def read_counts(data: Any, at: int, end: int, n: int, into: Any, counts: Any) -> tuple[int, int]:
+    """Processes below n, and a count of each, none of 0: how many, and where they end; -1 if they are none."""
+    size, at = members(data, at, end, n, into)
+    for entry in range(size):
+        if at >= 0:
+            counts[entry], at = uint(data, at, end)
+            if counts[entry] == 0:
+                at = -1
+    return size, at
+
+
 @native
 def decode(rows: Any, i: int, whole: int) -> None:
-    """Read the stamp of row i: its position, and its entries from the cursor on. A position of 0: not sure."""
+    """Read the stamp of row i: its position, and its entries from the cursor on. A position of 0: it is none."""
     code, n, data = rows.stamps.code, rows.stamps.n, rows.stamps.octets
-    me, source, lane = rows.stamps.receivers[i], rows.stamps.sources[i], rows.lane[i]
-    set_, rows_, delivered = rows.stamps.set_, rows.stamps.rows_, rows.delivered
+    me, source, first = rows.stamps.receivers[i], rows.stamps.sources[i], rows.lane[i] * rows.stamps.n
+    set_, counts_, others_ = rows.stamps.set_, rows.stamps.counts_, rows.stamps.others_
     at, end, used = rows.stamps.ends[i], rows.stamps.ends[i + 1], rows.cursor[1]
     rows.first[i] = rows.last[i] = used
     if at >= end or data[at] != code or rows.number[i] < 1:
         return
     at += 1
     place = np.int64(0)
-    if code == 2:
+    if code != 3 and code != 11:
         place, at = uint(data, at, end)
-    elif code == 3:
+    if code != 2 and at >= 0:
         size, at = uint(data, at, end)
         if at < 0 or size != n:
             return
-        others, at = members(data, at, end, n, rows_)
-        if at < 0:
-            return
+    if code == 3:
+        others, at = members(data, at, end, n, others_)
         for other in range(others + 1):
-            own = other == others
-            k = source if own else rows_[other]
-            if not own:
+            k = source
+            if at >= 0 and other < others:
+                k = others_[other]
                 _, at = uint(data, at, end)
-                if at < 0 or k == source:
-                    at = -1
-                    break
-            entries, at = members(data, at, end, n, set_)
-            if at < 0:
-                break
+            if at < 0 or (other < others and k == source):
+                return
+            entries, at = read_counts(data, at, end, n, set_, counts_)
             told = np.int64(0)
             for entry in range(entries):
-                value, at = uint(data, at, end)
-                if at < 0 or value == 0:
-                    at = -1
-                    break
                 if set_[entry] == me:
-                    told = value
-            if at < 0:
-                break
-            if own:
+                    told = counts_[entry]
+            if k == source:
                 place = told
-            elif k != me and (whole or told > delivered[lane * n + k]):
-                rows.process[used], rows.count[used] = lane * n + k, told
+            elif k != me and (whole or told > rows.delivered[first + k]):
+                rows.process[used], rows.count[used] = first + k, told
                 used += 1
-    else:
-        if code == 6:
-            place, at = uint(data, at, end)
-            if at < 0:
-                return
-        size, at = uint(data, at, end)
-        if at < 0 or size != n:
-            return
+    elif code != 2 and at >= 0:
         gap = 1 if code == 11 else 0
-        entries, at = members(data, at, end, n - gap, set_)
+        entries, at = read_counts(data, at, end, n - gap, set_, counts_)
         before = np.int64(0)
         for entry in range(entries):
-            value, at = uint(data, at, end)
-            if at < 0 or value == 0:
-                at = -1
-                break
-            k = set_[entry]
-            if gap and k >= source:
-                k += 1
+            k = set_[entry] + 1 if gap and set_[entry] >= source else set_[entry]
             if k == source:
-                before = value
-            elif k != me and (whole or value > delivered[lane * n + k]):
-                rows.process[used], rows.count[used] = lane * n + k, value
+                before = counts_[entry]
+            elif k != me and (whole or counts_[entry] > rows.delivered[first + k]):
+                rows.process[used], rows.count[used] = first + k, counts_[entry]
                 used += 1
         if code == 11:
             place = np.int64(rows.number[i])
         elif place != before + 1:
-            at = -1
+            return
     if at == end and place > 0:
         rows.position[i], rows.last[i], rows.cursor[1] = place, used, used
 
@@ -299,8 +287,8 @@ def deliver(rows: Any, tail: int) -> None:
 def arrive(rows: Any, whole: int) -> int:
     """Take the rows one after the other; -1 at the end, or else the one that the caller is asked about.
 
-    The caller is asked whether a row is a packet, if its position is 0; else whether it is late: in a channel that is
-    `gapped` it may have been given up, and counted as delivered, before it came. `late` has the answer.
+    The caller is asked whether the row is late: in a channel that is `gapped` it may have been given up, and counted as
+    delivered, before it came. `late` has the answer.
 
     A stamp whose position is 0 is read when its turn comes, against what was delivered by then: of most nothing is left
     to keep. With `whole`, all entries are kept. Vectors come with all positions, and are not read.
@@ -312,7 +300,8 @@ def arrive(rows: Any, whole: int) -> int:
             if 0 <= stamps.sources[i] < stamps.n and stamps.sources[i] != stamps.receivers[i]:
                 decode(rows, i, whole)
             if rows.position[i] == 0:
-                return i
+                rows.state[i] = DROPPED
+                continue
         channel, position = rows.channel[i], rows.position[i]
         at = find(rows.held, channel, position)
         if value_at(rows.held, at) != EMPTY:

@@ -27,9 +27,9 @@ import gc
 import hashlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import msgspec
@@ -43,19 +43,27 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, FractionalType, StringType, StructType, TimestampType
 
-from antecede.errors import BadParameter, BadSnapshot
+from antecede.errors import BadParameter
 from antecede.spark.errors import errors_marked, mark_errors
 from antecede.spark.frames import quote
-from antecede.spark.stream.bucket import encode_names, fit_rows, from_ipc, to_ipc
+from antecede.spark.stream.bucket import (
+    Bucket,
+    BucketSettings,
+    Trail,
+    encode_columns,
+    fit_rows,
+    from_ipc,
+    to_ipc,
+)
 from antecede.spark.stream.kernel import Numbers
-from antecede.spark.stream.status import OBSERVED, Status
+from antecede.spark.stream.status import OBSERVED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BUCKETS", "PROVIDER", "ROCKSDB", "BucketOfRows", "ByPartition", "Processor", "Trail", "bucket_keys",
-    "hash_names", "make_packer", "read_state", "run_buckets", "spread",
+    "BUCKETS", "PROVIDER", "ROCKSDB", "ByPartition", "Processor", "bucket_keys", "make_packer", "run_buckets",
+    "spread",
 ]  # fmt: skip
 
 BUCKETS: Final = 16
@@ -81,50 +89,6 @@ Assign = Callable[[pa.Table, int], tuple[pa.Table, Any]]
 """From rows and a number of buckets to the rows that a bucket gets, and the bucket of each, as a number from 0."""
 
 
-class BucketOfRows(Protocol):
-    """What decides about the rows of a bucket, without Spark. Its state between two calls is bytes."""
-
-    @property
-    def deadline(self) -> int | None:
-        """When patience with something here ends, in milliseconds."""
-
-    def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
-        """Take the rows of a micro-batch; give those that come out, if any ever came."""
-
-    def dump(self) -> bytes: ...
-
-
-class RememberingBucket(BucketOfRows, Protocol):
-    trail: Trail
-    """How far it is."""
-
-    def dump_fresh(self, now: int) -> bytes | None:
-        """The piece of the last micro-batch, if there is something to remember."""
-
-
-class Trail(NamedTuple):
-    """Which pieces a bucket has: up to a micro-batch of this number, and a digest of them all."""
-
-    serial: int = 0
-    chain: bytes = b""
-
-
-class BucketSettings(Protocol):
-    @property
-    def buckets(self) -> int: ...
-
-    @property
-    def patience_ms(self) -> int | None:
-        """None: a bucket does not act when time has passed and nothing came."""
-
-    @property
-    def open(self) -> Callable[..., Any]:
-        """Make a bucket from its state, or from None.
-
-        One that remembers, from its state and all pieces, or from an earlier bucket and the pieces since.
-        """
-
-
 def run_buckets(
     rows: DataFrame,
     settings: BucketSettings,
@@ -132,14 +96,14 @@ def run_buckets(
     schema: StructType,
     *,
     owner: str = "order",
-    remember_ms: int | None = None,
+    remembers: bool = False,
 ) -> DataFrame:
-    """What comes out of the buckets of these rows, with this schema; `remember_ms` if they remember."""
+    """What comes out of the buckets of these rows, with this schema; `remembers` if they have pieces."""
     pack = make_packer(bucket_keys(settings.buckets), assign)
     unpack = make_unpacker(to_arrow_schema(schema, timezone="UTC"))
     packed = rows.mapInArrow(mark_errors(pack), PACKED).groupBy("bucket")
     token = uuid.uuid4().hex
-    if remember_ms is None:
+    if not remembers:
         untimed = settings.patience_ms is None
         waits = GroupStateTimeout.NoTimeout if untimed else GroupStateTimeout.ProcessingTimeTimeout
         step = mark_errors(make_step(settings, token))
@@ -150,7 +114,7 @@ def run_buckets(
             found = provider.rpartition(".")[2]
             advice = f"set {PROVIDER} to {ROCKSDB} in the session"
             raise BadParameter(owner, f"the state store must be RocksDB, not {found}: {advice}")
-        processor = Processor(settings, remember_ms, token)
+        processor = Processor(settings, token)
         stepped = packed.transformWithStateInPandas(processor, STEPPED, "append", "ProcessingTime")
     told = stepped.observe(OBSERVED, F.collect_list("status").alias("status"))
     return told.select("rows").mapInArrow(mark_errors(unpack), schema)
@@ -180,18 +144,12 @@ class ByPartition(Struct, frozen=True):
         return cls(tuple(texts.get(name) or rename(name) for name in names)), added
 
     def __call__(self, rows: pa.Table, buckets: int) -> tuple[pa.Table, Any]:
-        found: list[tuple[Any, ...]] = [()]
-        code = np.zeros(len(rows), np.int64)
-        for key in self.keys:
-            encoded = encode_names(rows[key])
-            known = [*encoded.dictionary.to_pylist(), None]
-            own = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
-            distinct, code = np.unique(code * len(known) + own, return_inverse=True)
-            found = [(*found[one // len(known)], known[one % len(known)]) for one in distinct.tolist()]
-        names = [msgspec.json.encode(one).decode() if one else "" for one in found]
+        values, code = encode_columns([rows[key] for key in self.keys])
+        names = [msgspec.json.encode(one).decode() for one in values] if self.keys else [""]
+        code = code if self.keys else np.zeros(len(rows), np.int64)
         rows = rows.drop_columns([key for key in self.keys if key.startswith("__key ")])
         named = rows.append_column("__partition", pa.array(names, pa.string()).take(code))
-        return named, spread(hash_names(names)[code], buckets)
+        return named, spread([crc32(name.encode()) for name in names], buckets)[code]
 
 
 def name_values(df: DataFrame, name: str) -> Column:
@@ -207,13 +165,11 @@ def name_values(df: DataFrame, name: str) -> Column:
     return column.cast("string")
 
 
-def hash_names(names: Sequence[str | None]) -> Numbers:
-    return np.array([crc32((name or "").encode()) for name in names], np.int64)
-
-
-def spread(hashed: Numbers, buckets: int) -> Numbers:
+def spread(hashed: Sequence[int], buckets: int) -> Numbers:
     """From hashes to buckets. The highest of the low bits are the best mixed ones."""
-    return (hashed ^ hashed >> 16) % buckets
+    numbers = np.array(hashed, np.int64)
+    found: Numbers = (numbers ^ numbers >> 16) % buckets
+    return found
 
 
 def bucket_keys(count: int) -> Sequence[int]:
@@ -271,7 +227,7 @@ def pack_rows(rows: pa.Table, keys: Sequence[int], assign: Assign) -> pa.RecordB
 
 # Step
 
-_buckets: OrderedDict[tuple[str, int], tuple[bytes, Any]] = OrderedDict()
+_buckets: OrderedDict[tuple[str, int], tuple[bytes, Bucket]] = OrderedDict()
 """(query, bucket) -> the digest of the state that it gave, and the bucket itself."""
 
 
@@ -280,7 +236,7 @@ def make_step(settings: BucketSettings, token: str) -> Any:
         before = bytes(state.get[0]) if state.exists else None
         now = state.getCurrentProcessingTimeMs()
         with defer_gc():
-            bucket = take_bucket((token, key[0]), before, settings.open)
+            bucket = take_bucket((token, key[0]), before, lambda _: settings.open(before))
             after, out = advance_bucket(bucket, frames, now)
         keep_bucket((token, key[0]), after, bucket)
         state.update((after,))
@@ -295,13 +251,13 @@ def make_step(settings: BucketSettings, token: str) -> Any:
 class Processor(StatefulProcessor):
     """Keeps one bucket for each key."""
 
-    def __init__(self, settings: BucketSettings, remember_ms: int, token: str) -> None:
-        self.settings, self.remember_ms, self.token = settings, remember_ms, token
+    def __init__(self, settings: BucketSettings, token: str) -> None:
+        self.settings, self.token = settings, token
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.head = handle.getValueState("head", "state binary, serial bigint, chain binary")
-        self.pieces = handle.getMapState("pieces", "serial bigint", "piece binary", self.remember_ms)
+        self.pieces = handle.getMapState("pieces", "serial bigint", "piece binary", self.settings.remember_ms)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         yield self.step(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())
@@ -315,8 +271,9 @@ class Processor(StatefulProcessor):
         name, head = (self.token, key), self.head.get()
         before = None if head is None else bytes(head[0])
         trail = Trail() if head is None else Trail(int(head[1]), bytes(head[2]))
+        mark = None if before is None else before + trail.chain
         with defer_gc():
-            bucket = self.take(name, before, trail)
+            bucket = take_bucket(name, mark, lambda earlier: self.open(before, trail, earlier))
             after, out = advance_bucket(bucket, frames, now)
         bucket.trail = trail = self.add(bucket, trail, now)
         self.head.update((after, *trail))
@@ -328,22 +285,13 @@ class Processor(StatefulProcessor):
             self.handle.registerTimer(max(now + 1, bucket.deadline))
         return out
 
-    def take(self, name: tuple[str, int], state: bytes | None, trail: Trail) -> RememberingBucket:
-        """The bucket that has this state: the one that is kept, one that is kept from earlier on, or a new one."""
-        _, earlier = _buckets.get(name, (b"", None))
-
-        def open_bucket(mark: bytes | None) -> Any:
-            if state is None:
-                return self.settings.open(None)
-            since = None if earlier is None else self.read_since(earlier.trail, trail)
-            if since is not None:
-                return self.settings.open(state, since, earlier)
-            every = sorted((int(serial[0]), bytes(piece[0])) for serial, piece in self.pieces.iterator())
-            return self.settings.open(state, [piece for _, piece in every])
-
-        bucket: RememberingBucket = take_bucket(
-            name, None if state is None else state + trail.chain, open_bucket
-        )
+    def open(self, state: bytes | None, trail: Trail, earlier: Bucket | None) -> Bucket:
+        """The bucket that has this state, from one that is kept from earlier on, or anew."""
+        since = None if state is None or earlier is None else self.read_since(earlier.trail, trail)
+        if since is None:
+            found = sorted((int(serial[0]), bytes(piece[0])) for serial, piece in self.pieces.iterator())
+            since, earlier = [piece for _, piece in found], None
+        bucket: Bucket = self.settings.open(state, since, earlier)
         return bucket
 
     def read_since(self, earlier: Trail, trail: Trail) -> list[bytes] | None:
@@ -357,7 +305,7 @@ class Processor(StatefulProcessor):
             chain = digest(chain + piece)
         return pieces if chain == trail.chain else None
 
-    def add(self, bucket: RememberingBucket, trail: Trail, now: int) -> Trail:
+    def add(self, bucket: Bucket, trail: Trail, now: int) -> Trail:
         """Add what is new to the pieces that Spark keeps. Many small ones become one."""
         piece, serial = bucket.dump_fresh(now), trail.serial + 1
         if piece is None:
@@ -369,7 +317,7 @@ class Processor(StatefulProcessor):
             every = [one for _, kept in found for one in msgspec.msgpack.decode(bytes(kept[0]))]
             for one, _ in found:
                 self.pieces.removeKey((one,))
-            left = [one for one in every if one[0] + self.remember_ms > now]
+            left = [one for one in every if one[0] + self.settings.remember_ms > now]
             self.pieces.updateValue((serial,), (msgspec.msgpack.encode(left),))
         return Trail(serial, digest(trail.chain + piece))
 
@@ -388,9 +336,7 @@ def defer_gc() -> Iterator[None]:
         gc.enable()
 
 
-def advance_bucket(
-    bucket: BucketOfRows, frames: Iterable[pd.DataFrame], now: int
-) -> tuple[bytes, pd.DataFrame]:
+def advance_bucket(bucket: Bucket, frames: Iterable[pd.DataFrame], now: int) -> tuple[bytes, pd.DataFrame]:
     """One micro-batch of a bucket: its state afterwards, and what comes out."""
     import pandas as pd
 
@@ -403,15 +349,11 @@ def advance_bucket(
     return after, pd.DataFrame({"rows": pieces, "status": words})
 
 
-def take_bucket(
-    name: tuple[str, int], state: bytes | None, open_bucket: Callable[[bytes | None], Any]
-) -> Any:
-    """The bucket that has this state: the one that is kept, or one made from the state."""
+def take_bucket(name: tuple[str, int], state: bytes | None, open_bucket: Callable[[Any], Any]) -> Any:
+    """The bucket that is kept, if it has this state, or what is made with its help."""
     # Taken out: if this step fails half-way, what is kept is no longer what it was.
-    kept = _buckets.pop(name, None)
-    return (
-        kept[1] if state is not None and kept is not None and kept[0] == digest(state) else open_bucket(state)
-    )
+    mark, kept = _buckets.pop(name, (b"", None))
+    return kept if kept is not None and state is not None and mark == digest(state) else open_bucket(kept)
 
 
 def keep_bucket(name: tuple[str, int], state: bytes, bucket: Any) -> None:
@@ -430,21 +372,6 @@ def split_output(out: pa.Table | None) -> list[bytes | None]:
 
 def digest(state: bytes) -> bytes:
     return hashlib.blake2b(state, digest_size=16).digest()
-
-
-def read_state(
-    data: bytes, kind: str, version: int, buckets: int, columns: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """The state of a bucket; one of another version, number of buckets or other columns is a `BadSnapshot`."""
-    state: dict[str, Any] = msgspec.msgpack.decode(data)
-    if state.get(f"antecede {kind}") != version:
-        raise BadSnapshot.version(f"the stream by {kind}", state.get(f"antecede {kind}"), version)
-    if state["buckets"] != buckets:
-        raise BadSnapshot.changed("buckets", state["buckets"], buckets)
-    for what, wanted in (columns or {}).items():
-        if (found := state["columns"][what]) != wanted:
-            raise BadSnapshot.changed(what, found or "none", wanted or "none")
-    return state
 
 
 # Unpack

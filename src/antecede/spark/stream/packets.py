@@ -12,18 +12,17 @@ so the order of delivery follows from the order of arrival alone, however the ro
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-from msgspec import Struct
 
 from antecede.errors import BadParameter, NotEligible, WireError
 from antecede.model import Effect, Id, Message, Packet, Stamp, View
 from antecede.protocols import PROTOCOLS, Listener, listen, restore
 from antecede.protocols.machine import SNAPSHOT_VERSION
-from antecede.spark.duration import parse_duration
 from antecede.spark.frames import ALL_PACKETS, PACKETS
+from antecede.spark.stream.bucket import BucketSettings
 from antecede.spark.stream.kernel import CODES
 from antecede.wire import Limits
 from antecede.wire.octets import Reader, Writer
@@ -35,21 +34,10 @@ if TYPE_CHECKING:
     from antecede.spark.stream.stamps import StampBucket
 
 __all__ = [
-    "GAVE_UP", "ORDERING", "PACKETS", "WAITING", "Delivery", "MachineReceiver", "Settings", "packet_of", "packets_of",
-    "read_number", "simulated", "stamp_of",
+    "ORDERING", "PACKETS", "Delivery", "MachineReceiver", "Settings", "packet_of", "packets_of", "read_number",
+    "simulated", "stamp_of",
 ]  # fmt: skip
 
-GAVE_UP: Final = pa.list_(
-    pa.struct({"sender": pa.string(), "first": pa.int64(), "last": pa.int64(), "counted": pa.string()})
-)
-WAITING: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("group", "receiver", "sender")),
-        *((name, pa.int64()) for name in ("number", "since_ms")),
-        ("awaits", GAVE_UP),
-    ]
-)
-"""A message that waits: at whom, whose, since when, and for which messages of whom."""
 LIMITS: Final = Limits()
 NO_STAMP: Final = Stamp()
 
@@ -160,7 +148,7 @@ ELSEWHERE: Final = {
 """Why the others cannot order a stream."""
 
 
-class Settings(Struct, frozen=True):
+class Settings(BucketSettings, frozen=True):
     """How packets are decided. Checked when made: what cannot order a stream is a `BadParameter`.
 
     >>> Settings("permit", ("p1", "p2"))
@@ -172,16 +160,10 @@ broadcast, optimal, not 'permit' (its order is made by senders that wait for per
     protocol: str
     processes: tuple[str, ...]
     parameters: dict[str, Any] = {}
-    patience_ms: int | None = None
-    """How long a message waits for causes that are not here, before they are given up. None: for ever."""
-    buckets: int = 1
-    """How many the receivers are spread over."""
     group: str | None = None
     """The column that tells groups apart."""
     receiver: int | None = None
     """The only one. None: all that there are."""
-    kernel: bool = True
-    """False: machines alone decide."""
 
     def __post_init__(self) -> None:
         if self.protocol not in ORDERING:
@@ -192,18 +174,10 @@ broadcast, optimal, not 'permit' (its order is made by senders that wait for per
             raise BadParameter("stream", "processes is empty: name every process that takes part")
         self.machine(0)
 
-    @classmethod
-    def of(
-        cls,
-        protocol: str,
-        processes: Sequence[str],
-        parameters: Mapping[str, Any] | None = None,
-        patience: str | None = None,
-        **more: Any,
-    ) -> Settings:
-        """With the patience in words: "30 seconds"."""
-        milliseconds = None if patience is None else parse_duration("stream", "patience", patience)
-        return cls(protocol, tuple(processes), dict(parameters or {}), milliseconds, **more)
+    def make(self) -> StampBucket:
+        from antecede.spark.stream.stamps import StampBucket
+
+        return StampBucket(self)
 
     def machine(self, process: int, delivered: Sequence[int] | None = None) -> Listener:
         """The machine that stands for a process, which sends elsewhere."""
@@ -215,30 +189,22 @@ broadcast, optimal, not 'permit' (its order is made by senders that wait for per
         return PROTOCOLS[self.protocol].to_all
 
     def decided(self) -> dict[str, Any]:
-        """What a state must agree with: a query that is started again with other settings is not continued wrongly.
-
-        Patience may change from one start to the next.
-        """
-        return {
+        # What a parameter decides that the writer of a state did not know yet, its default decided then.
+        own = {
             "protocol": self.protocol,
-            "processes": list(self.processes),
+            "processes": [*self.processes],
             "parameters": self.machine(0).parameters,
-            "buckets": self.buckets,
         }
+        return own | super().decided()
 
     def counts_at(self, process: int) -> bool:
         """Whether the kernel decides at this process, by counts."""
-        return self.kernel and self.protocol in CODES and self.machine(process).orders_at(process)
+        return self.protocol in CODES and self.machine(process).orders_at(process)
 
     @property
     def counted(self) -> str:
         """By whose count stamps speak: `sender` or `channel`."""
         return self.machine(0).counted
-
-    def open(self, state: bytes | None) -> StampBucket:
-        from antecede.spark.stream.stamps import StampBucket
-
-        return StampBucket(self) if state is None else StampBucket.load(state, self)
 
 
 def read_number(message: Message | None) -> int:
@@ -318,9 +284,13 @@ class MachineReceiver:
     def load(cls, settings: Settings, state: list[Any], version: int = SNAPSHOT_VERSION) -> MachineReceiver:
         """`version` is that of the machine's snapshot."""
         group, me, position, machine, since = state
-        snapshot = {"antecede": version, "me": me, "state": machine, **settings.decided()}
-        snapshot["view"] = snapshot.pop("processes")
-        restored = restore(snapshot)
+        about = {
+            "antecede": version,
+            "me": me,
+            "view": list(settings.processes),
+            "protocol": settings.protocol,
+        }
+        restored = restore({**about, "parameters": settings.machine(0).parameters, "state": machine})
         assert isinstance(restored, Listener)
         receiver = cls(group, restored)
         receiver.position = position

@@ -14,28 +14,33 @@ output is counted again, once, at the end of the next run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Required, TypedDict
+from typing import Any, Final, NamedTuple, Required, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, CannotWrite, show_place
-from antecede.spark.frames import files
-from antecede.spark.stream.status import posting
+from antecede.spark.frames import escape_path, files, quote
+from antecede.spark.stream.status import observed_metrics, posting
 from antecede.storage import absolute, join, local, open_file, put, readable, vacant
 
-__all__ = ["Checkpoint", "Counted", "Query", "Running", "Totals", "make_session", "run_query"]
+__all__ = [
+    "Checkpoint", "Counted", "Findings", "Noting", "Query", "Totals", "make_session", "run_query", "write_findings",
+]  # fmt: skip
 
 NOTE: Final = "antecede.json"
 TOTALS: Final = "totals.json"
 COLUMNS: Final = "columns.json"
 """What the files of a query were when it first started."""
 EMPTY: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+OBSERVED: Final = "found"
 POLL_S: Final = 1
 """Between two looks at whether to stop."""
 
@@ -63,12 +68,14 @@ class Totals(Struct):
             self.examples = {**counted.examples, **self.examples}
 
 
-class Running(TypedDict, total=False):
+class Noting(TypedDict, total=False):
     """How a query runs: until all that is there is done (`once`), or until `stop` says so."""
 
     once: Required[bool]
     every_s: float
     stop: Callable[[], bool]
+    note: Callable[[Mapping[str, int]], None]
+    """Told of each micro-batch how many of each kind it found."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ def run_query(
     once: bool,
     every_s: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
+    note: Callable[[Mapping[str, int]], None] = lambda counts: None,
 ) -> Totals:
     """Start a query, stay until its end, and count what all of its micro-batches came to."""
     # Refused before it is noted whose the checkpoint is.
@@ -110,12 +118,13 @@ def run_query(
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{every_s} seconds"}
     writer = query.build(own).trigger(**trigger)
 
-    def note(progress: Any) -> None:
+    def count(progress: Any) -> None:
         if (found := query.count(progress)) is not None:
             counted.add(progress.batchId, found)
+            note(found.counts)
 
     with posting(own, checkpoint.place):
-        stay(writer.start(), stop, note)
+        stay(writer.start(), stop, count)
     last = checkpoint.find_last(spark, "commits")
     if totals is None or counted.batch != last:
         counted = Totals(last, *map(dict, query.recount(spark)))
@@ -259,3 +268,73 @@ def show_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(str(one) or "''" for one in value) or "none"
     return "none" if value is None or value == {} else show_place(str(value))
+
+
+# Findings, as Parquet
+
+
+class Findings(Struct, frozen=True):
+    """What was found so far, in all lives of a query."""
+
+    counts: Mapping[str, int]
+    """Kind -> how many; those that there are."""
+    first: tuple[Mapping[str, Any], ...]
+    """One of each kind."""
+    batches: int
+    """Micro-batches that are done."""
+
+
+def write_findings(
+    spark: SparkSession,
+    find: Callable[[SparkSession], DataFrame],
+    kinds: Sequence[str],
+    identity: Mapping[str, Any],
+    out: str,
+    checkpoint: Checkpoint,
+    *,
+    timed: bool,
+    columns: Struct | None = None,
+    **noting: Unpack[Noting],
+) -> Findings:
+    """Write findings of these kinds as Parquet: a streaming DataFrame with a column `kind`, which `find` makes."""
+    schema = find(spark).schema
+
+    def build(own: SparkSession) -> DataStreamWriter:
+        found = find(own).observe(OBSERVED, *aggregates(kinds, schema))
+        writer = found.writeStream.format("parquet").option("path", absolute(out))
+        return writer.option("checkpointLocation", checkpoint.place)
+
+    def count(progress: Any) -> Counted | None:
+        metrics = observed_metrics(progress, OBSERVED)
+        return None if metrics is None else read_metrics(metrics, kinds, schema)
+
+    def recount(own: SparkSession) -> Counted:
+        """Count all that was written."""
+        written = own.read.schema(schema).parquet(escape_path(absolute(out)))
+        found = written.agg(*aggregates(kinds, schema)).first()
+        assert found is not None
+        return read_metrics(found.asDict(), kinds, schema)
+
+    query = Query("verify --stream", identity, out, build, count, recount, timed, columns)
+    totals = run_query(spark, checkpoint, query, **noting)
+    return Findings(
+        {kind: totals.counts[kind] for kind in kinds if totals.counts.get(kind)},
+        tuple(totals.examples[kind] for kind in kinds if kind in totals.examples),
+        totals.batch + 1,
+    )
+
+
+def aggregates(kinds: Sequence[str], schema: StructType) -> list[Column]:
+    """For each kind how many there are, and the first of them."""
+    row = F.struct(*(F.col(quote(name)) for name in schema.names))
+    counts = [F.count_if(F.col("kind") == kind).alias(kind) for kind in kinds]
+    firsts = [F.to_json(F.min(F.when(F.col("kind") == kind, row))).alias(f"first_{kind}") for kind in kinds]
+    return counts + firsts
+
+
+def read_metrics(metrics: Mapping[str, Any], kinds: Sequence[str], schema: StructType) -> Counted:
+    """What `aggregates` gave."""
+    firsts = {kind: metrics[f"first_{kind}"] for kind in kinds if metrics[f"first_{kind}"] is not None}
+    none = dict.fromkeys(schema.names)
+    examples = {kind: {**none, **msgspec.json.decode(text)} for kind, text in firsts.items()}
+    return Counted({kind: metrics[kind] for kind in kinds if metrics[kind]}, examples)

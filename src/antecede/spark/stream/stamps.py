@@ -2,29 +2,25 @@
 
 A row has the columns `OWN`, which say what packet it is, and those of its owner. Stamps of counts (`kernel.CODES`) are
 read by the kernel, and their rows wait as vectors do (`counts`), where the protocol orders; a machine of the protocol
-decides about the others, and about each row that the kernel is not sure to be a packet.
+decides about the others, and says why a row is no packet.
 
 Machines know a row by its number: it is the payload of the messages that they get.
 
-The state is msgpack: its version and settings, then the receivers, and the rows that wait as an Arrow stream. Receivers
-with a machine have its `snapshot()`, the others their counts. A state of 0.1 is read (`migrate_state`); one of a later
-version, or made with other settings, is a `BadSnapshot`.
+Receivers with a machine have its `snapshot()` in the state, the others their counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 
-from antecede.errors import BadSnapshot, PeerError
+from antecede.errors import PeerError
 from antecede.model import Awaited, Message, Packet
-from antecede.protocols.gaps import Gaps
 from antecede.protocols.machine import SNAPSHOT_VERSION
 from antecede.spark.stream import kernel
 from antecede.spark.stream.bucket import (
@@ -33,19 +29,17 @@ from antecede.spark.stream.bucket import (
     LATE,
     RELEASED,
     REPEATED,
-    Bucket,
     Missing,
     Output,
-    encode_names,
+    WaitingRoom,
+    encode_columns,
     from_ipc,
     hide_name,
-    number_names,
     to_ipc,
 )
 from antecede.spark.stream.counts import NEVER, Counts, Step
 from antecede.spark.stream.kernel import Numbers, Stamps
 from antecede.spark.stream.packets import (
-    GAVE_UP,
     Delivery,
     MachineReceiver,
     Settings,
@@ -53,10 +47,10 @@ from antecede.spark.stream.packets import (
     read_number,
     stamp_of,
 )
+from antecede.spark.stream.status import GAVE_UP
 
-__all__ = ["OWN", "STATE_VERSION", "StampBucket", "load_held"]
+__all__ = ["OWN", "StampBucket", "migrate_state"]
 
-STATE_VERSION: Final = 5
 OWN: Final = ("__receiver", "__sender", "__number", "__stamp", "__arrival", "__label", "__group")
 LOOKED_AT: Final = 100
 """Held messages of a receiver with a machine of which a status tells what they wait for: the oldest."""
@@ -73,13 +67,15 @@ Key = tuple[str, int]
 """A group, and a receiver in it."""
 
 
-class StampBucket(Bucket):
+class StampBucket(WaitingRoom):
     """Receivers, in their groups."""
 
+    form = "stamps"
+
     def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self.settings, self.names, self.patience_ms = settings, settings.processes, settings.patience_ms
-        self.decided = settings.decided()
+        super().__init__(settings)
+        self.names = settings.processes
+        self.ids: dict[str | None, int] = {name: process for process, name in enumerate(self.names)}
         self.machines: dict[Key, MachineReceiver] = {}
         self.lanes: dict[Key, int] = {}
         """The receivers that have no machine, by their lanes in `counts`. Channel n * lane + i is that of sender i."""
@@ -97,12 +93,15 @@ class StampBucket(Bucket):
         return rows.append_column("__row", pa.array(np.arange(first, first + len(rows)), pa.int64()))
 
     def decide(self, table: pa.Table, came: int, now: int, out: Output) -> Numbers:
-        receiver, source = (number_names(table[name], self.names) for name in ("__receiver", "__sender"))
-        if self.settings.receiver is not None:
-            receiver[receiver != self.settings.receiver] = -1
+        senders, code = encode_columns([table["__sender"]])
+        source = np.array([self.ids.get(name, -1) for (name,) in senders], np.int64)[code]
+        receivers, code = encode_columns([table["__group"], table["__receiver"]])
+        keys = [(group, self._find_receiver(name)) for group, name in receivers]
+        receiver = np.array([me for _, me in keys], np.int64)[code]
+        lane = np.array([self._open_lane(key) for key in keys], np.int64)[code]
+        self.counts.make_room(len(self.lanes), len(self.lanes) * len(self.names))
         for row in np.flatnonzero(receiver < 0).tolist():
             out.refuse(row, self._explain_stranger())
-        lane = self._find_lanes(table["__group"], receiver)
         served = np.flatnonzero(lane >= 0)
         held = self._count(table, served, lane, source, now, out) if len(served) else served
         fresh = np.arange(len(table)) >= len(table) - came
@@ -116,24 +115,18 @@ class StampBucket(Bucket):
         # What neither comes out nor waits has come before.
         left = ~waits & table["__number"].is_valid().to_numpy()
         left[out.rows] = False
-        out.add(np.flatnonzero(left), -1, REPEATED)
+        for row in np.flatnonzero(left).tolist():
+            out.add(row, REPEATED, -1)
         self.counted = (np.cumsum(waits) - 1)[held]
         return np.flatnonzero(waits)
 
     def finish(self, table: pa.Table, out: Output) -> pa.Table:
         return out.finish(drop_columns(table, [*OWN, "__since", "__row"]), GAVE_UP)
 
-    def _find_lanes(self, group: pa.ChunkedArray, receiver: Numbers) -> Numbers:
-        """For each row the lane of its receiver, -1 if that has a machine, or is none."""
-        encoded, size = encode_names(group), len(self.names) + 1
-        groups = encoded.dictionary.to_pylist()
-        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64) * size + receiver + 1
-        distinct, inverse = np.unique(codes, return_inverse=True)
-        keys = [(groups[code // size], code % size - 1) for code in distinct.tolist()]
-        lanes = np.array([self._open_lane(key) for key in keys], np.int64)
-        self.counts.make_room(len(self.lanes), len(self.lanes) * len(self.names))
-        found: Numbers = lanes[inverse]
-        return found
+    def _find_receiver(self, name: str | None) -> int:
+        """The process that is served under this name, or -1."""
+        found = self.ids.get(name, -1)
+        return found if self.settings.receiver in (None, found) else -1
 
     def _open_lane(self, key: Key) -> int:
         """The lane of a receiver, which may be new; -1 for none."""
@@ -180,32 +173,28 @@ class StampBucket(Bucket):
             np.array(part, np.int64) for part in (lane[which], source[which], own["__number"].fill_null(0))
         )
         mes = np.array([me for _, me in self.lanes], np.int64)[lanes]
-        sets = np.zeros((2, n + 8), np.int64)
+        sets = np.zeros((3, n + 8), np.int64)
         stamps = Stamps(kernel.CODES[self.settings.protocol], n, octets, ends, mes, sources, *sets)
         # The position, and where entries begin and end; entries. Each of these takes a byte at least.
         unread = *np.zeros((3, len(which)), np.int64), *np.zeros((2, int(ends[-1] - ends[0]) + 1), np.int64)
 
-        def explain(row: int) -> tuple[int, list[tuple[int, int]]] | None:
-            """Have a machine read and check a row that is not sure to be a packet."""
-            me, [(at, one)] = int(mes[row]), self._read(table, which[row : row + 1])
-            # A new one each: it is only asked, and keeps what it was asked.
-            model = self.settings.machine(me)
-            try:
-                packet = self._make_packet(one, me, source[at])
-                model.receive(packet)
-            except PeerError as error:
-                out.refuse(at, str(error))
-                return None
-            place, needs = model.asks(packet)
-            others = [need for need in needs if need[1] > 0 and need[0] not in (me, packet.source)]
-            return place[1], [(int(lane[at]) * n + key, count) for key, count in others]
-
-        step = Step(self.counts, lanes, lanes * n + sources, numbers, *unread, stamps=stamps, explain=explain)
+        step = Step(self.counts, lanes, lanes * n + sources, numbers, *unread, stamps=stamps)
+        bad = step.rows.position == 0
+        for me, (row, one) in zip(mes[bad].tolist(), self._read(table, which[bad]), strict=True):
+            out.refuse(row, self._explain_refusal(one, me, source[row]))
         step.expire(self.is_tired(table, now)[which])
         out.add_step(which, step, lambda one: self._tell(one.channel % n, one.first, one.last, counted))
         held = step.find_held()
         self.counts.waits = step.find_waits(held)
         return np.asarray(which[held])
+
+    def _explain_refusal(self, one: dict[str, Any], me: int, sender: Any) -> str:
+        """What a machine says of a row that is no packet."""
+        try:
+            self.settings.machine(me).receive(self._make_packet(one, me, sender))
+        except PeerError as error:
+            return str(error)
+        return "its stamp cannot be read"
 
     # By machines
 
@@ -223,14 +212,13 @@ class StampBucket(Bucket):
                 self.machines[group, me].take(packet, now, found)
             except PeerError as error:
                 out.refuse(row, str(error))
-        if self.patience_ms is not None:
+        if (patience := self.settings.patience_ms) is not None:
             for key in sorted(self.machines):
-                self.machines[key].expire(now, self.patience_ms, found)
+                self.machines[key].expire(now, patience, found)
         rows = np.searchsorted(table["__row"].to_numpy(), [read_number(one.message) for one in found])
         for row, (position, _, late, lacks) in zip(rows.tolist(), found, strict=True):
-            if lacks:
-                out.waits[out.size] = [self._tell(*one) for one in lacks]
-            out.add([row], position, LATE if late else RELEASED if lacks else DELIVERED)
+            kind = LATE if late else RELEASED if lacks else DELIVERED
+            out.add(row, kind, position, [self._tell(*one) for one in lacks])
 
     # What is missing
 
@@ -240,7 +228,7 @@ class StampBucket(Bucket):
             return
         keys, n, counted = list(self.lanes), len(self.names), self.settings.counted
         for lane, root in self.counts.find_roots(most):
-            (group, me), what = keys[lane], (root.source % n, root.first, root.last)
+            (group, me), what = keys[lane], (self.names[root.source % n], root.first, root.last)
             yield Missing(self.names[me], group, *what, counted, self.counted[root.blocked])
         numbers = self.table["__row"].to_numpy()
         for (group, me), receiver in sorted(self.machines.items()):
@@ -251,11 +239,8 @@ class StampBucket(Bucket):
                 for one in machine.roots([key]):
                     found.setdefault(one, []).append(read_number(machine.held(key).message))
             for one, rows in found.items():
-                what = one.sender, one.first, one.last
+                what = self.names[one.sender], one.first, one.last
                 yield Missing(self.names[me], group, *what, one.counted, np.searchsorted(numbers, rows))
-
-    def name_sender(self, sender: Any) -> str:
-        return str(self.names[sender])
 
     def find_frontier(self) -> dict[str, int]:
         n = len(self.names)
@@ -265,61 +250,26 @@ class StampBucket(Bucket):
             reached = list(map(max, reached, receiver.machine.reached()))
         return {name: count for name, count in zip(self.names, reached, strict=True) if count}
 
-    def identify_held(self) -> Iterator[tuple[str, str | None, str | None, int | None]]:
-        assert self.table is not None
+    def identify_held(self, table: pa.Table) -> Iterable[tuple[str, str | None, str | None, int | None]]:
         names = ("__group", "__receiver", "__sender", "__number")
-        return zip(*(self.table[name].to_pylist() for name in names), strict=True)
+        return zip(*(table[name].to_pylist() for name in names), strict=True)
 
     # What is kept
 
-    def dump(self) -> bytes:
-        lanes, channels = len(self.lanes), len(self.lanes) * len(self.names)
-        state: dict[str, Any] = {
-            "antecede stream": STATE_VERSION,
+    def list_state(self) -> dict[str, Any]:
+        return super().list_state() | {
             "machines": SNAPSHOT_VERSION,
-            **self.decided,
-            "lanes": [receiver.dump() for _, receiver in sorted(self.machines.items())],
-            "rows": None if self.table is None else to_ipc(self.table),
-            "kernel": {
-                "keys": list(self.lanes),
-                "delivered": self.counts.delivered[:channels].tobytes(),
-                "places": self.counts.places[:lanes].tobytes(),
-                "gaps": list(self.counts.gaps),
-            },
+            "receivers": [receiver.dump() for _, receiver in sorted(self.machines.items())],
+            "lanes": list(self.lanes),
+            "counts": self.counts.dump(len(self.lanes), len(self.lanes) * len(self.names)),
         }
-        return msgspec.msgpack.encode(state)
 
-    @classmethod
-    def load(cls, data: bytes, settings: Settings) -> StampBucket:
-        try:
-            state = msgspec.msgpack.decode(data)
-            version = state["antecede stream"]
-        except (msgspec.DecodeError, LookupError, TypeError):
-            raise BadSnapshot("the checkpoint does not have the state of a stream") from None
-        if version not in (1, STATE_VERSION):
-            raise BadSnapshot.version("the stream", version, f"1 or {STATE_VERSION}")
-        if state["protocol"] == settings.protocol:
-            # What a parameter decides that the writer did not know yet, its default decided then.
-            state["parameters"] = replace(settings, parameters={}).machine(0).parameters | state["parameters"]
-        for name, wanted in settings.decided().items():
-            if state[name] != wanted:
-                raise BadSnapshot.changed(name, state[name], wanted)
-        bucket = cls(settings)
-        if version == 1:
-            state["rows"] = migrate_state(state, settings)
-        bucket.table = None if state["rows"] is None else from_ipc(state["rows"])
-        if (known := state.get("kernel")) is not None:
-            bucket.lanes = {(group, me): lane for lane, (group, me) in enumerate(known["keys"])}
-            places, delivered = (
-                np.frombuffer(known[name], np.int64).copy() for name in ("places", "delivered")
-            )
-            # In 0.1 a receiver had all of its own messages.
-            delivered[delivered == NEVER] = 0
-            bucket.counts.places, bucket.counts.delivered = places, delivered
-            bucket.counts.gaps = Gaps(known.get("gaps", ()))
-        for part in state["lanes"]:
-            bucket._load_machine(MachineReceiver.load(settings, part, state["machines"]))
-        return bucket
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.lanes = {(group, me): lane for lane, (group, me) in enumerate(state["lanes"])}
+        self.counts = Counts.load(state["counts"])
+        for part in state["receivers"]:
+            self._load_machine(MachineReceiver.load(self.settings, part, state["machines"]))
 
     def _load_machine(self, receiver: MachineReceiver) -> None:
         """Go on with a machine or, where counts decide now, with what it has delivered and given up."""
@@ -333,12 +283,6 @@ class StampBucket(Bucket):
         counts.delivered[lane * n : lane * n + n] = receiver.machine.reached()
         for gap in receiver.machine.given_up():
             counts.gaps.add(lane * n + gap.sender, gap.first, gap.last)
-
-
-def load_held(made: dict[str, Any]) -> StampBucket:
-    """A bucket with this state, to look at what waits."""
-    named = made["protocol"], tuple(made["processes"]), made["parameters"]
-    return StampBucket.load(msgspec.msgpack.encode(made), Settings(*named, buckets=made["buckets"]))
 
 
 def drop_columns(rows: pa.Table, names: list[str]) -> pa.Table:
@@ -362,42 +306,40 @@ def sort_by_arrival(rows: pa.Table) -> pa.Table:
     keys = ["__sender", "__number", "__group", "__receiver"]
     if "__arrival" in rows.column_names:
         arrival = pc.fill_null(rows["__arrival"], 0).to_numpy()
-        if len(arrival) < 2 or bool((arrival[1:] > arrival[:-1]).all()):
-            return rows
         order = np.argsort(arrival, kind="stable")
         if bool((np.diff(arrival[order]) > 0).all()):
             # Sorting by one number is much faster than by several columns.
-            return rows.take(order)
+            return rows.take(order) if bool((np.diff(order) < 0).any()) else rows
         keys = ["__arrival", *keys]
     return rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
 
 
-def migrate_state(state: dict[str, Any], settings: Settings) -> bytes | None:
-    """The rows that wait in a state of 0.1, and their numbers as the payloads of the messages that machines hold.
+# A state of 0.1
 
-    What waited then were messages with payloads, in machines and in a table of the kernel. They become rows with the
-    columns of a packet; other columns are null.
+
+def migrate_state(old: dict[str, Any], group_by: str) -> dict[str, Any]:
+    """What waited then were messages with payloads, in machines and in a table of the kernel.
+
+    They become rows with the columns of a packet; other columns are null. Messages that machines hold get the numbers
+    of their rows as payloads.
     """
-    names, rows = settings.processes, list[dict[str, Any]]()
-    group_by = settings.group or "group"
-    kinds = {"receiver": pa.string(), "sender": pa.string(), "number": pa.int64(), "payload": pa.binary()}
-    kinds[group_by] = pa.string()
+    named = old["protocol"], tuple(old["processes"]), old["parameters"]
+    settings, rows = Settings(*named, buckets=old["buckets"]), list[dict[str, Any]]()
+    names, known = settings.processes, old.get("kernel") or {}
 
     def add(group: str, me: int, sender: int, number: int, payload: Any, **more: Any) -> None:
         known = {"receiver": names[me], "sender": names[sender], "number": number}
-        own = {
-            f"__{name}": value for name, value in {**known, **more, "group": group, "row": len(rows)}.items()
-        }
-        known |= {"payload": payload, group_by: group}
-        rows.append({**{hide_name(name): value for name, value in known.items()}, **own})
+        shown = {**known, "payload": payload, group_by: group}
+        own = {**known, **more, "group": group, "row": len(rows)}
+        rows.append({hide_name(name): value for name, value in shown.items()})
+        rows[-1] |= {f"__{name}": value for name, value in own.items()}
 
-    table = state.get("kernel", {}).get("held")
-    for one in [] if table is None else from_ipc(table).to_pylist():
-        group, me = state["kernel"]["keys"][one["lane"]]
+    for one in from_ipc(known["held"]).to_pylist() if known.get("held") else ():
+        group, me = known["keys"][one["lane"]]
         told = {"stamp": one["stamp"], "since": one["since"]}
         add(group, me, one["source"], one["number"], one["payload"], **told)
-    for part in state["lanes"]:
-        receiver = MachineReceiver.load(settings, part, state["machines"])
+    for part in old["lanes"]:
+        receiver = MachineReceiver.load(settings, part, old["machines"])
         pending = [packet["message"] for packet in part[3]["pending"] if packet["message"] is not None]
         for told in pending:
             packet = receiver.machine.held((told["sender"], told["number"]))
@@ -407,5 +349,23 @@ def migrate_state(state: dict[str, Any], settings: Settings) -> bytes | None:
             told["payload"] = len(rows).to_bytes(8, "little")
             own = {"stamp": stamp_of(packet), "since": since, "label": message.label}
             add(receiver.group, receiver.machine.me, packet.source, message.number, message.payload, **own)
-    columns = [(hide_name(name), kind) for name, kind in kinds.items()]
-    return to_ipc(pa.Table.from_pylist(rows, pa.schema([*columns, *WAITING_ROW]))) if rows else None
+    kinds = {"number": pa.int64(), "payload": pa.binary()}
+    shown = ("receiver", "sender", "number", "payload", group_by)
+    columns = [(hide_name(name), kinds.get(name, pa.string())) for name in shown]
+    delivered = np.frombuffer(known.get("delivered", b""), np.int64)
+    counts = {
+        "places": known.get("places", b""),
+        "gaps": (),
+        "delivered":
+        # In 0.1 a receiver had all of its own messages.
+        np.where(delivered == NEVER, 0, delivered).tobytes(),
+    }
+    return {
+        "form": StampBucket.form,
+        "settings": msgspec.to_builtins(settings),
+        "machines": old["machines"],
+        "receivers": old["lanes"],
+        "lanes": known.get("keys", ()),
+        "counts": counts,
+        "table": to_ipc(pa.Table.from_pylist(rows, pa.schema([*columns, *WAITING_ROW]))) if rows else None,
+    }

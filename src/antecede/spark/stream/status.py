@@ -9,11 +9,9 @@
     spark.streams.addListener(Posting(checkpoint))     posts it where `antecede watch` looks; before the query starts
     found = observe_findings(verify_stream(events))    so that a query's findings are told, too
 
-A query reports its status as observed metrics, so it costs no output and reaches any listener, also through Spark
-Connect. `waiting` reads the checkpoint of a query, running or not, from any session.
-
-A status is small whatever the stream holds. It names what is missing at its root: messages that have not come, never
-those that are held themselves; and how many messages each of them holds up, directly or through others.
+A query reports its status as observed metrics: they reach any listener, also through Spark Connect. A status is small
+whatever the stream holds. It names what is missing at its root: messages that have not come, never those that are held
+themselves; and how many messages each of them holds up, directly or through others.
 
 A query that is killed and started again goes on with the counts that are posted, and a micro-batch that is done again
 replaces what it had said.
@@ -43,7 +41,6 @@ from pyspark.sql.streaming.listener import (
 )
 
 from antecede.errors import BadParameter
-from antecede.spark.stream.packets import WAITING
 from antecede.storage import absolute, local
 from antecede.watch.status import CAUSES_MOST, PROCESSES_MOST, Board, Cause, Found, describe_causes
 from antecede.watch.status import Status as Posted
@@ -53,6 +50,17 @@ __all__ = [
     "make_status", "observe_findings", "posting", "sort_causes", "status_of", "sum_up_waiting", "waiting",
 ]  # fmt: skip
 
+GAVE_UP: Final = pa.list_(
+    pa.struct({"sender": pa.string(), "first": pa.int64(), "last": pa.int64(), "counted": pa.string()})
+)
+WAITING: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("group", "receiver", "sender")),
+        *((name, pa.int64()) for name in ("number", "since_ms")),
+        ("awaits", GAVE_UP),
+    ]
+)
+"""A message that waits: at whom, whose, since when, and for which messages of whom."""
 OBSERVED: Final = "antecede"
 """The name of the metrics that a query reports."""
 OBSERVED_FOUND: Final = "antecede_found"
@@ -90,11 +98,8 @@ class Status(Struct, frozen=True):
 
 
 def sort_causes(causes: Iterable[Cause]) -> tuple[Cause, ...]:
-    return tuple(
-        sorted(causes, key=lambda cause: (-cause.held, cause.since_ms, cause.sender, cause.first))[
-            :CAUSES_MOST
-        ]
-    )
+    ordered = sorted(causes, key=lambda cause: (-cause.held, cause.since_ms, cause.sender, cause.first))
+    return tuple(ordered[:CAUSES_MOST])
 
 
 def combine_statuses(parts: Iterable[Status]) -> Status:
@@ -143,11 +148,9 @@ def status_of(progress: Any, checkpoint: str | os.PathLike[str] | None = None) -
         statuses = [] if found is None else [found]
     if not statuses:
         return None
-    status = combine_statuses(statuses)
-    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-    per = max(seconds, 0.001)
-    out = status.delivered + status.late
-    return Progress(str(progress["id"]), batch, status.rows_in / per, out / per, seconds, status)
+    status, seconds = combine_statuses(statuses), progress["durationMs"].get("triggerExecution", 0) / 1000
+    came, out = (count / max(seconds, 0.001) for count in (status.rows_in, status.delivered + status.late))
+    return Progress(str(progress["id"]), batch, came, out, seconds, status)
 
 
 def is_idle(progress: Any) -> bool:
@@ -181,63 +184,69 @@ def observed_metrics(progress: Any, name: str) -> dict[str, Any] | None:
     return fields
 
 
-def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFrame:
-    """What waits in the query with this checkpoint, as of its last committed micro-batch: rows of `WAITING`."""
+def read_states(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFrame:
+    """The states of all buckets of the query with this checkpoint, as of its last committed micro-batch."""
     from antecede.spark.stream.closed import find_state
 
     if (state := find_state(spark, checkpoint)) is not None:
-        held = pa.Table.from_pylist(list_state(state), WAITING)
-        return spark.createDataFrame(held, from_arrow_schema(WAITING))
+        return spark.createDataFrame([(state,)], "state binary")
     place = absolute(checkpoint)
     try:
         kind = spark.read.format("state-metadata").load(place).select("operatorName").first()
         reader = spark.read.format("statestore")
         if kind is not None and kind[0].startswith("transformWithState"):
-            values = reader.option("stateVarName", "head").load(place).select("value.state")
-        else:
-            values = reader.load(place).select("value.groupState.state")
+            return reader.option("stateVarName", "head").load(place).select("value.state")
+        return reader.load(place).select("value.groupState.state")
     except PySparkException as error:
         reason = str(error).split("\n")[0][:200]
         raise BadParameter(
             "waiting",
             f"checkpoint must be that of a stream that has begun, and {checkpoint} is none: {reason}",
         ) from None
-    return values.mapInArrow(list_states, from_arrow_schema(WAITING))
+
+
+def look_at_states(
+    spark: SparkSession, checkpoint: str | os.PathLike[str], look: Callable[[Any], pa.Table], schema: Any
+) -> DataFrame:
+    """What is seen of each bucket."""
+
+    def look_at_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for value in (value for batch in batches for value in batch.column(0) if value.is_valid):
+            yield from look(open_state(value.as_py())).to_batches()
+
+    return read_states(spark, checkpoint).mapInArrow(look_at_each, schema)
+
+
+def waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> DataFrame:
+    """What waits in the query with this checkpoint, as of its last committed micro-batch: rows of `WAITING`."""
+
+    def list_held(bucket: Any) -> pa.Table:
+        return pa.Table.from_pylist(bucket.list_held(), WAITING)
+
+    return look_at_states(spark, checkpoint, list_held, from_arrow_schema(WAITING))
 
 
 def sum_up_waiting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> Status:
     """What waits in the query with this checkpoint, and for what, as a status."""
-    held = waiting(spark, checkpoint)
-    each = held.select("receiver", "group", "since_ms", F.explode("awaits").alias("one"))
-    counts = each.groupBy("receiver", "group", "one").agg(
-        F.count(F.lit(1)).alias("held"), F.min("since_ms").alias("since")
-    )
-    causes = []
-    for row in counts.orderBy(F.desc("held"), "since", "one").limit(CAUSES_MOST).collect():
-        place = (row["group"], "") if row["receiver"] is None else (row["receiver"], row["group"])
-        one = row["one"]
-        numbers = one["first"] or 0, one["last"] or 0
-        causes.append(
-            Cause(place[0], one["sender"], *numbers, row["held"], row["since"], place[1], one["counted"])
-        )
-    return Status(held=held.count(), causes=sort_causes(causes))
+
+    def describe(bucket: Any) -> pa.Table:
+        return pa.table({"status": [msgspec.json.encode(bucket.advance(None, 0)[1]).decode()]})
+
+    told = look_at_states(spark, checkpoint, describe, "status string").collect()
+    return combine_statuses(msgspec.json.decode(row["status"], type=Status) for row in told)
 
 
-def list_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for value in batch.column(0):
-            if value.is_valid:
-                yield from pa.Table.from_pylist(list_state(value.as_py()), WAITING).to_batches()
+def open_state(state: bytes) -> Any:
+    """A bucket with this state, to look at what waits. What it remembers is left out."""
+    from antecede.spark.stream.bucket import read_state
+    from antecede.spark.stream.causes import CausesSettings
+    from antecede.spark.stream.packets import Settings
+    from antecede.spark.stream.vectors import VectorSettings
 
-
-def list_state(state: bytes) -> list[dict[str, Any]]:
-    """What waits in a bucket with this state, as rows of `WAITING`."""
-    from antecede.spark.stream import causes, stamps, vectors
-
-    made = msgspec.msgpack.decode(state)
-    home = causes if "antecede causes" in made else vectors if "antecede vectors" in made else stamps
-    held: list[dict[str, Any]] = home.load_held(made).list_held()
-    return held
+    forms: dict[str, Any] = {"causes": CausesSettings, "vectors": VectorSettings, "stamps": Settings}
+    made = read_state(state)
+    settings = msgspec.convert(made["settings"], forms[made["form"]])
+    return structs.replace(settings, patience_ms=None).open(state)
 
 
 # Listeners
@@ -262,13 +271,8 @@ def posting(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> Iterator
     spark.streams.addListener(listener)
     try:
         yield
-        listener.ended.wait(HEARD_S)
-    except BaseException:
-        # It may be that none was started.
-        if listener.busy:
-            listener.ended.wait(HEARD_S)
-        raise
     finally:
+        listener.ended.wait(HEARD_S)
         spark.streams.removeListener(listener)
 
 
@@ -290,42 +294,35 @@ class Watch(StreamingQueryListener):
 
 
 class Posting(StreamingQueryListener):
-    """Posts each micro-batch of one query at a time: the one that is called `query`, or whichever starts."""
+    """Posts each micro-batch of one query at a time, whichever starts."""
 
-    def __init__(self, checkpoint: str | os.PathLike[str], query: str | None = None) -> None:
+    def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
         self.checkpoint = os.fspath(checkpoint)
         self.board = Board(os.path.join(self.checkpoint, BOARD))
-        self._asked, self._name = query, "stream"
-        self._own: str | None = None
-        """The one that is at work."""
         self.ended = threading.Event()
         """Listeners hear of an end a little later, and one that is removed hears nothing: this can be waited for."""
+        self.ended.set()
+        self._id = self._name = ""
         self._last: Posted | None = None
 
-    @property
-    def busy(self) -> bool:
-        """Whether a query was started and has not ended, as far as was heard."""
-        return self._own is not None
-
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        if self._own is None and self._asked in (None, event.name):
-            self._own = str(event.id)
+        if self.ended.is_set():
             self.ended.clear()
-            self._name = event.name or "stream"
+            self._id, self._name = str(event.id), event.name or "stream"
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        if str(event.progress.id) == self._own:
+        if str(event.progress.id) == self._id:
             before = self._before(event.progress.batchId)
             told = status_of(event.progress, self.checkpoint)
             self._post(make_status(event.progress, self._name, told, before))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        if str(event.id) != self._own:
+        if str(event.id) != self._id:
             return
-        self._own = None
         if (last := self._before(1 << 62)) is not None:
             why = "stopped" if event.exception is None else event.exception.split("\n")[0][:300]
             self._post(structs.replace(last, ended=why))
+        self._id = ""
         self.ended.set()
 
     def _post(self, status: Posted) -> None:

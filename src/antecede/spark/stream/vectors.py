@@ -18,50 +18,44 @@ A partition that holds nothing and from which nothing came for the time
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
 
 from antecede.jit import kernels_for
 from antecede.jit.hashtable import grown, new_table
-from antecede.protocols.gaps import Gaps
 from antecede.spark.frames import VECTOR_FAULTS
 from antecede.spark.stream import kernel
-from antecede.spark.stream.bucket import REPEATED, Bucket, Missing, Output, encode_names, from_ipc, to_ipc
+from antecede.spark.stream.bucket import (
+    REPEATED,
+    BucketSettings,
+    Missing,
+    Output,
+    WaitingRoom,
+    encode_columns,
+)
 from antecede.spark.stream.counts import Counts, Step, enlarge
 from antecede.spark.stream.kernel import Numbers
-from antecede.spark.stream.operator import read_state
 from antecede.spark.stream.status import Status
 
-__all__ = ["VectorBucket", "VectorSettings", "load_held"]
+__all__ = ["VectorBucket", "VectorSettings"]
 
-STATE_VERSION: Final = 4
-NUMBERS: Final = ("places", "touched", "homes", "delivered")
-"""What a state has as numbers."""
 BATCHES: Final = 100
 """Micro-batches that compiled kernels are expected to serve, at least."""
 
 
-class VectorSettings(Struct, frozen=True):
-    """Which columns say what, and how long to wait and to remember."""
-
+class VectorSettings(BucketSettings, frozen=True):
     process: str
     vector: str
-    patience_ms: int | None = None
-    remember_ms: int = 604_800_000
-    buckets: int = 1
-    columns: dict[str, str] = {}
-    """What the state is about, in words: a query with other columns does not go on with it."""
 
-    def open(self, state: bytes | None) -> VectorBucket:
-        return VectorBucket(self) if state is None else VectorBucket.load(state, self)
+    def make(self) -> VectorBucket:
+        return VectorBucket(self)
 
 
-class VectorBucket(Bucket):
+class VectorBucket(WaitingRoom):
     """Partitions of a stream.
 
     >>> bucket = VectorBucket(VectorSettings("who", "clock"))
@@ -76,12 +70,12 @@ class VectorBucket(Bucket):
     [{'who': 'ann', 'position': 1}, {'who': 'bob', 'position': 2}]
     """
 
+    form = "vectors"
+
     def __init__(self, settings: VectorSettings) -> None:
-        super().__init__()
-        self.settings, self.patience_ms = settings, settings.patience_ms
+        super().__init__(settings)
         self.partitions: dict[str, int] = {}
-        self.names: list[str] = []
-        """Partitions by number: they are the lanes of `counts`."""
+        """By number: they are the lanes of `counts`."""
         self.processes: dict[Any, int] = {}
         self.channels = new_table(64)
         """(partition, process) -> channel."""
@@ -111,12 +105,12 @@ class VectorBucket(Bucket):
         own[good] = self._number_channels(read.lane[good], read.code[good], ones, ones)
         row = np.repeat(np.arange(len(table)), read.last - read.first)
         process = self._number_channels(read.lane[row], read.named, read.counts, own[row])
-        self.counts.make_room(len(self.names), len(self.homes))
+        self.counts.make_room(len(self.partitions), len(self.homes))
         number, lane = read.number[good], read.lane[good]
         entries = read.first[good], read.last[good], process, read.counts
         step = Step(self.counts, lane, own[good], number, number, *entries)
         rows = step.rows
-        dropped = self._repeat(good, lane, rows.state == kernel.DROPPED)
+        dropped = self._repeat(rows.state == kernel.DROPPED, good, lane)
         step.expire(self.is_tired(table, now)[good])
         copies = rows.state == kernel.COPY
         again = copies & (self.counts.delivered[own[good]] >= number)
@@ -126,19 +120,19 @@ class VectorBucket(Bucket):
         out.add_step(
             good, step, lambda one: {"process": named[self.homes[one.channel, 1]], "number": one.first}
         )
-        out.add(*dropped, REPEATED)
-        out.add(*self._repeat(good, lane, again), REPEATED)
+        for at, place in [*dropped, *self._repeat(again, good, lane)]:
+            out.add(at, REPEATED, place)
         left = np.flatnonzero((rows.state == kernel.HELD) | (copies & ~again))
         self.counts.waits = step.find_waits(left)
         return np.asarray(good[left])
 
-    def _repeat(self, rows: Numbers, lane: Numbers, which: Any) -> tuple[Numbers, list[int]]:
-        """Rows that came before, and the positions that they get."""
-        positions, places = [], self.counts.places
-        for one in lane[which].tolist():
-            positions.append(int(places[one]))
+    def _repeat(self, which: Any, rows: Numbers, lane: Numbers) -> list[tuple[int, int]]:
+        """Rows that came before, with the positions that they get."""
+        found, places = [], self.counts.places
+        for row, one in zip(rows[which].tolist(), lane[which].tolist(), strict=True):
+            found.append((row, int(places[one])))
             places[one] += 1
-        return rows[which], positions
+        return found
 
     def _sort(self, table: pa.Table, read: Vectors, old: int) -> Numbers:
         """What was held, as it was; what came by time, by the sum of its entries, and then by process."""
@@ -151,22 +145,14 @@ class VectorBucket(Bucket):
         return np.concatenate([np.arange(old), old + np.lexsort(keys)])
 
     def _read(self, table: pa.Table) -> Vectors:
-        lane = self._number_partitions(table["__partition"])
-        own = encode_names(table[self.settings.process])
-        codes = self._number_processes(own.dictionary)
-        code = np.append(codes, -1)[
-            own.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False).astype(np.int64)
-        ]
+        lane = number_column(self.partitions, table["__partition"])
+        self.touched = enlarge(self.touched, len(self.partitions))
+        code = number_column(self.processes, table[self.settings.process])
         keys, count, first, last, nulls = flatten(table[self.settings.vector])
         if keys is None:
             # An array: the place of an entry is its process.
-            place = np.arange(len(count)) - np.repeat(first, last - first)
-            known = pa.array(np.arange(int(place.max(initial=-1)) + 1))
-            named = self._number_processes(known)[place] if len(place) else place
-        else:
-            encoded = keys.dictionary_encode()
-            numbered = self._number_processes(encoded.dictionary)
-            named = numbered[encoded.indices.to_numpy(zero_copy_only=False)] if len(count) else count
+            keys = pa.array(np.arange(len(count)) - np.repeat(first, last - first))
+        named = number_column(self.processes, pa.chunked_array([keys]))
         row = np.repeat(np.arange(len(lane)), last - first)
         number = np.zeros(len(lane), np.int64)
         mine = named == code[row]
@@ -178,22 +164,6 @@ class VectorBucket(Bucket):
         fault[table[self.settings.vector].is_null().to_numpy(zero_copy_only=False)] = 2
         fault[code < 0] = 1
         return Vectors(lane, code, number, sum_entries(count, first, last), fault, first, last, named, count)
-
-    def _number_partitions(self, column: pa.ChunkedArray) -> Numbers:
-        encoded = encode_names(column)
-        numbers = []
-        for name in encoded.dictionary.to_pylist():
-            number = self.partitions.setdefault(name, len(self.names))
-            if number == len(self.names):
-                self.names.append(name)
-            numbers.append(number)
-        self.touched = enlarge(self.touched, len(self.names))
-        found: Numbers = np.array(numbers, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
-        return found
-
-    def _number_processes(self, names: pa.Array) -> Numbers:
-        known = self.processes
-        return np.array([known.setdefault(name, len(known)) for name in names.to_pylist()], np.int64)
 
     def _number_channels(self, lane: Numbers, code: Numbers, count: Numbers, own: Numbers) -> Numbers:
         """The channel of each entry; an entry of 0 has that of its row, `own`."""
@@ -215,21 +185,16 @@ class VectorBucket(Bucket):
         waits = pa.list_(pa.struct([("process", name), ("number", pa.int64())]))
         return out.finish(table.drop_columns(["__since"]), waits)
 
-    def name_sender(self, sender: Any) -> str:
-        return str(list(self.processes)[sender])
-
     def list_missing(self, most: int | None = None) -> Iterator[Missing]:
+        names, partitions = list(self.processes), list(self.partitions)
         for lane, root in self.counts.find_roots(most):
-            what = int(self.homes[root.source, 1]), root.first, root.last
-            yield Missing(self.names[lane], "", *what, "sender", root.blocked)
+            what = str(names[self.homes[root.source, 1]]), root.first, root.last
+            yield Missing(partitions[lane], "", *what, "sender", root.blocked)
 
-    def identify_held(self) -> Iterator[tuple[str, str | None, str | None, int | None]]:
-        assert self.table is not None
-        read, named = self._read(self.table), list(map(str, self.processes))
-        for lane, code, number in zip(
-            read.lane.tolist(), read.code.tolist(), read.number.tolist(), strict=True
-        ):
-            yield self.names[lane], None, named[code], number
+    def identify_held(self, table: pa.Table) -> Iterable[tuple[str, str | None, str | None, int | None]]:
+        names = table[self.settings.process].cast(pa.string()).to_pylist()
+        numbers = self._read(table).number.tolist()
+        return zip(table["__partition"].to_pylist(), repeat(None), names, numbers, strict=False)
 
     def find_frontier(self) -> dict[str, int]:
         if len(self.processes) > 64:
@@ -242,30 +207,31 @@ class VectorBucket(Bucket):
 
     def _forget(self, now: int) -> None:
         """Forget partitions from which nothing came for long, when they are half of all that are known."""
-        many, counts = len(self.names), self.counts
+        many, counts = len(self.partitions), self.counts
         kept = self.touched[:many] + self.settings.remember_ms > now
         kept[np.unique(counts.waits.lane)] = True
         if not many or 2 * int(kept.sum()) > many:
             return
-        stay = kept[self.homes[:, 0]]
+        stay = np.flatnonzero(kept[self.homes[:, 0]])
         # Names of processes that nothing is known of any more go, too.
-        names, used = list(self.processes), np.unique(self.homes[stay, 1])
-        self.processes = {names[code]: place for place, code in enumerate(used.tolist())}
+        partitions, names, used = list(self.partitions), list(self.processes), np.unique(self.homes[stay, 1])
         homes = (np.cumsum(kept) - 1)[self.homes[stay, 0]], np.searchsorted(used, self.homes[stay, 1])
-        places = np.cumsum(stay) - 1
-        gaps = [(int(places[channel]), *gap) for channel, *gap in counts.gaps if stay[channel]]
-        self.names = [name for name, here in zip(self.names, kept.tolist(), strict=True) if here]
-        numbers = counts.places[:many][kept], self.touched[:many][kept], counts.delivered[: len(stay)][stay]
-        self._restore(*numbers, np.stack(homes, 1), gaps)
+        lanes = np.flatnonzero(kept)
+        self._restore(
+            [partitions[lane] for lane in lanes.tolist()],
+            [names[code] for code in used.tolist()],
+            np.stack(homes, 1),
+            self.touched[lanes],
+            counts.pick(lanes, stay),
+        )
 
     def _restore(
-        self, places: Numbers, touched: Numbers, delivered: Numbers, homes: Numbers, gaps: list[Any]
+        self, partitions: list[str], processes: list[Any], homes: Numbers, touched: Numbers, counts: Counts
     ) -> None:
-        """Go on with these partitions and channels; `names` and `processes` are those already."""
-        self.partitions = {name: number for number, name in enumerate(self.names)}
-        self.counts, self.touched = Counts(), touched.copy()
-        self.counts.places, self.counts.delivered = places.copy(), delivered.copy()
-        self.counts.gaps = Gaps(gaps)
+        """Go on with these partitions, processes and channels."""
+        self.touched, self.counts = touched, counts
+        self.partitions = {name: lane for lane, name in enumerate(partitions)}
+        self.processes = {name: code for code, name in enumerate(processes)}
         self.homes, self.channels = np.zeros((0, 2), np.int64), new_table(len(homes))
         ones = np.ones(len(homes), np.int64)
         with kernels_for(len(homes)):
@@ -274,39 +240,29 @@ class VectorBucket(Bucket):
 
     # What is kept
 
-    def dump(self) -> bytes:
-        many, known = len(self.names), len(self.homes)
-        numbers = (self.counts.places[:many], self.touched[:many], self.homes, self.counts.delivered[:known])
-        state = {
-            "antecede vectors": STATE_VERSION,
-            "buckets": self.settings.buckets,
-            "columns": self.settings.columns,
-            "read": [self.settings.process, self.settings.vector],
-            "partitions": self.names,
+    def list_state(self) -> dict[str, Any]:
+        many, known = len(self.partitions), len(self.homes)
+        return super().list_state() | {
+            "partitions": list(self.partitions),
             "processes": list(self.processes),
-            **{name: part.tobytes() for name, part in zip(NUMBERS, numbers, strict=True)},
-            "gaps": list(self.counts.gaps),
-            "held": None if self.table is None else to_ipc(self.table),
+            "homes": self.homes.tobytes(),
+            "touched": self.touched[:many].tobytes(),
+            "counts": self.counts.dump(many, known),
         }
-        return msgspec.msgpack.encode(state)
 
-    @classmethod
-    def load(cls, data: bytes, settings: VectorSettings) -> VectorBucket:
-        state = read_state(data, "vectors", STATE_VERSION, settings.buckets, settings.columns)
-        bucket = cls(settings)
-        bucket.names = state["partitions"]
-        bucket.processes = {name: code for code, name in enumerate(state["processes"])}
-        places, touched, homes, delivered = (np.frombuffer(state[name], np.int64) for name in NUMBERS)
-        bucket._restore(places, touched, delivered, homes.reshape(-1, 2), state["gaps"])
-        bucket.table = None if state["held"] is None else from_ipc(state["held"])
-        return bucket
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        homes, touched = (np.frombuffer(state[name], np.int64).copy() for name in ("homes", "touched"))
+        counts = Counts.load(state["counts"])
+        self._restore(state["partitions"], state["processes"], homes.reshape(-1, 2), touched, counts)
 
 
-def load_held(state: dict[str, Any]) -> VectorBucket:
-    """A bucket with this state, to look at what waits."""
-    process, vector = state["read"]
-    settings = VectorSettings(process, vector, buckets=state["buckets"])
-    return VectorBucket.load(msgspec.msgpack.encode(state), settings)
+def number_column(known: dict[Any, int], column: pa.ChunkedArray) -> Numbers:
+    """The number of each value, -1 for null; new ones get the numbers that follow."""
+    values, code = encode_columns([column])
+    numbers = [-1 if name is None else known.setdefault(name, len(known)) for (name,) in values]
+    found: Numbers = np.array(numbers, np.int64)[code]
+    return found
 
 
 class Vectors(NamedTuple):

@@ -23,36 +23,23 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple, Unpack
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import ByCauses, rename_columns
-from antecede.spark.stream.bucket import from_ipc, to_ipc
-from antecede.spark.stream.operator import (
-    BUCKETS,
-    PROVIDER,
-    ROCKSDB,
-    ByPartition,
-    Trail,
-    read_state,
-    run_buckets,
-)
-from antecede.spark.stream.query import Checkpoint, make_session
+from antecede.spark.stream.bucket import Bucket, BucketSettings, from_ipc, to_ipc
+from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, run_buckets
+from antecede.spark.stream.query import Checkpoint, Findings, Noting, make_session, write_findings
 from antecede.spark.stream.status import Status
-from antecede.spark.stream.verify import Findings, Noting, write_findings
 from antecede.spark.tables import StreamFiles
 from antecede.spark.verify.by_causes import alias_judged, findings_schema, refuse_request, select_judged
 from antecede.spark.verify.growing import GrowingPartition
 from antecede.storage import absolute
 
 __all__ = ["JudgingBucket", "JudgingSettings", "verify_files", "verify_live"]
-
-STATE_VERSION: Final = 3
 
 KINDS: Final = ("violation", "duplicate", "missing", "refused")
 
@@ -81,7 +68,6 @@ def verify_live(
     *,
     patience: str | None = None,
     remember: str | None = None,
-    buckets: int = BUCKETS,
 ) -> DataFrame:
     """A streaming DataFrame of findings; `asked.time` is the column of positions. Write it in append mode."""
     refuse_request(rows, asked, consumer)
@@ -90,62 +76,57 @@ def verify_live(
     settings = JudgingSettings(
         asked.partition_by,
         to_arrow_schema(schema, timezone="UTC").serialize().to_pybytes(),
-        None if patience is None else parse_duration("verify", "patience", patience),
-        parse_duration("verify", "remember", remember or REMEMBER),
-        buckets,
+        patience_ms=None if patience is None else parse_duration("verify", "patience", patience),
+        remember_ms=parse_duration("verify", "remember", remember or REMEMBER),
+        buckets=BUCKETS,
     )
     judged = select_judged(rows, asked, consumer)
     # Columns of partitions stay as they are: findings name them.
     assign, keys = ByPartition.of(judged, asked.partition_by)
     added = judged.select("*", *keys)
-    found = run_buckets(added, settings, assign, schema, owner="verify", remember_ms=settings.remember_ms)
+    found = run_buckets(added, settings, assign, schema, owner="verify", remembers=True)
     return rename_columns(found, own)
 
 
-class JudgingSettings(Struct, frozen=True):
+class JudgingSettings(BucketSettings, frozen=True):
     partition_by: tuple[str, ...]
     findings: bytes
     """The schema of findings, as Arrow has it."""
-    patience_ms: int | None = None
-    remember_ms: int = 604_800_000
-    buckets: int = BUCKETS
 
-    def open(
-        self, state: bytes | None, pieces: Iterable[bytes] = (), earlier: JudgingBucket | None = None
-    ) -> JudgingBucket:
-        return JudgingBucket(self) if state is None else JudgingBucket.load(state, pieces, self, earlier)
+    def make(self) -> JudgingBucket:
+        return JudgingBucket(self)
 
 
-class JudgingBucket:
+class JudgingBucket(Bucket):
     """Partitions of a stream, and what was told of them."""
 
+    form = "judging"
+
     def __init__(self, settings: JudgingSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.schema = pa.ipc.read_schema(pa.py_buffer(settings.findings))
-        self.trail = Trail()
         self.partitions: dict[str, GrowingPartition] = {}
-        self.fresh: pa.Table | None = None
-        """The rows that came in the last step."""
-        self.told: dict[Told, int] = {}
-        """-> when."""
         self.ages: deque[tuple[int, Identifiers]] = deque()
         """What came, by time."""
         self.unchecked: deque[tuple[int, Identifiers]] = deque()
         """The same of what was not asked for causes that are missing."""
-        self.forgot = self.forgot_before = -1
-        """When it was last forgotten what is too old, and when before the last step."""
         self.checked = -1
         """Up to when rows were asked."""
+        self.forgot = -1
+        """When it was last forgotten what is too old."""
+        self.told: dict[Told, int] = {}
+        """-> when."""
+        self.fresh: pa.Table | None = None
+        """The rows that came in the last step."""
 
     @property
     def wait_ms(self) -> int:
         """How long a cause may be missing."""
-        patience = self.settings.patience_ms
-        return self.settings.remember_ms if patience is None else min(patience, self.settings.remember_ms)
+        patience, remember = self.settings.patience_ms, int(self.settings.remember_ms)
+        return remember if patience is None else min(patience, remember)
 
     @property
     def deadline(self) -> int | None:
-        """When a row is next to be asked for causes that are missing."""
         return self.unchecked[0][0] + self.wait_ms if self.unchecked else None
 
     @property
@@ -155,37 +136,31 @@ class JudgingBucket:
 
     def advance(self, rows: pa.Table | None, now: int) -> tuple[pa.Table | None, Status]:
         """Take rows, and tell what is found."""
-        came = 0 if rows is None else len(rows)
-        self.fresh, self.forgot_before = None, self.forgot
-        touched: set[str] = set()
-        if rows is not None:
-            self.fresh = rows.append_column("__since", pa.array(np.full(came, now, np.int64)))
-            touched = self._take(rows, now)
-        due = now - self.wait_ms
-        found = [one for name in sorted(touched) for one in self._judge(name)]
-        found += self._find_missing(due)
-        told = self._tell(found, now)
-        self.checked = max(self.checked, due)
+        self.fresh = rows
+        # What is about to be forgotten is asked before.
+        found = self._tell(self._find_missing(now - self.settings.remember_ms), now)
         self._forget(now)
-        status = Status(now_ms=now, rows_in=came, delivered=0 if told is None else len(told))
-        return told, status
+        touched = set() if rows is None else self._take(rows, now)
+        found += self._tell((one for name in sorted(touched) for one in self._judge(name)), now)
+        found += self._tell(self._find_missing(now - self.wait_ms), now)
+        self.checked = max(self.checked, now - self.wait_ms)
+        status = Status(now_ms=now, rows_in=0 if rows is None else len(rows), delivered=len(found))
+        return pa.Table.from_pylist(found, self.schema) if found else None, status
 
     def _take(self, rows: pa.Table, now: int) -> set[str]:
         """Let partitions grow. Which of them did?"""
         names = self.settings.partition_by
         columns = [rows[name].to_pylist() for name in ROWS]
         # They come first, and rows of an earlier state may have them under other names.
-        values = (
-            zip(*(rows[place].to_pylist() for place, _ in enumerate(names)), strict=True)
-            if names
-            else repeat(())
-        )
+        own = [rows[place].to_pylist() for place in range(len(names))]
+        values = zip(*own, strict=True) if own else repeat(())
         came: dict[str, list[Any]] = {}
-        for row, own in zip(zip(*columns, strict=True), values, strict=False):
-            name, id, mark, causes, consumer, at = row
+        for (name, id, mark, causes, consumer, at), here in zip(
+            zip(*columns, strict=True), values, strict=False
+        ):
             partition = self.partitions.get(name)
             if partition is None:
-                partition = self.partitions[name] = GrowingPartition(own)
+                partition = self.partitions[name] = GrowingPartition(here)
             partition.take(id, mark, causes or (), consumer, at, now)
             came.setdefault(name, []).append(id)
         identifiers = {name: tuple(ids) for name, ids in came.items()}
@@ -222,17 +197,17 @@ class JudgingBucket:
                     words = f"named by {many:,} event{'s' * (many != 1)}"
                     yield Finding("missing", name, None, lost, by, [lost, by], words)
 
-    def _tell(self, found: Iterable[Finding], now: int) -> pa.Table | None:
-        """What was not told before; nothing of a partition that is refused."""
+    def _tell(self, found: Iterable[Finding], now: int) -> list[dict[str, Any]]:
+        """What was not told before, as rows; nothing of a partition that is refused."""
         rows = []
         for one in found:
             told: Told = (one.kind, one.partition, one.consumer, one.id)
             if told in self.told or ("refused", one.partition, None, None) in self.told:
                 continue
             self.told[told] = now
-            values = dict(zip(self.settings.partition_by, self.partitions[one.partition].values, strict=True))
-            rows.append({**one._asdict(), **values})
-        return pa.Table.from_pylist(rows, self.schema) if rows else None
+            values = zip(self.settings.partition_by, self.partitions[one.partition].values, strict=True)
+            rows.append({**one._asdict(), **dict(values)})
+        return rows
 
     def _forget(self, now: int) -> None:
         self.forgot, before = now, now - self.settings.remember_ms
@@ -249,46 +224,30 @@ class JudgingBucket:
 
     # What is kept
 
-    def dump(self) -> bytes:
-        state = {
-            "antecede judging": STATE_VERSION,
-            "buckets": self.settings.buckets,
-            "checked": self.checked,
-            "forgot": self.forgot,
-            "told": [[*told, when] for told, when in self.told.items()],
-        }
-        return msgspec.msgpack.encode(state)
+    def list_state(self) -> dict[str, Any]:
+        told = [[*told, when] for told, when in self.told.items()]
+        return {"checked": self.checked, "forgot": self.forgot, "told": told}
 
-    def dump_fresh(self, now: int) -> bytes | None:
-        """The rows that came."""
-        if self.fresh is None:
-            return None
-        return msgspec.msgpack.encode([[now, to_ipc(self.fresh), self.forgot_before]])
+    def list_fresh(self) -> bytes | None:
+        return None if self.fresh is None else to_ipc(self.fresh)
 
-    @classmethod
-    def load(
-        cls,
-        head: bytes,
-        pieces: Iterable[bytes],
-        settings: JudgingSettings,
-        earlier: JudgingBucket | None = None,
-    ) -> JudgingBucket:
-        """The bucket with this head and these pieces, in order: all, or those since `earlier`, which is spent."""
-        state = read_state(head, "judging", STATE_VERSION, settings.buckets)
-        bucket = cls(settings) if earlier is None else earlier
-        for when, rows, before in (one for piece in pieces for one in msgspec.msgpack.decode(piece)):
-            # An event that was forgotten before it came again is a new one.
-            bucket._forget(before)
-            bucket._take(from_ipc(rows), when)
-        bucket._forget(state["forgot"])
-        bucket.checked = state["checked"]
-        bucket.told = {(kind, where, consumer, id): when for kind, where, consumer, id, when in state["told"]}
-        while bucket.unchecked and bucket.unchecked[0][0] <= bucket.checked:
-            bucket.unchecked.popleft()
-        for partition in bucket.partitions.values():
+    def remember(self, entry: bytes, when: int) -> None:
+        # An event that was forgotten before it came again is a new one.
+        self._forget(when)
+        self._take(from_ipc(entry), when)
+
+    def take_memory(self, earlier: JudgingBucket) -> None:
+        self.partitions, self.ages, self.unchecked = earlier.partitions, earlier.ages, earlier.unchecked
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._forget(state["forgot"])
+        self.checked = state["checked"]
+        self.told = {(kind, where, consumer, id): when for kind, where, consumer, id, when in state["told"]}
+        while self.unchecked and self.unchecked[0][0] <= self.checked:
+            self.unchecked.popleft()
+        for partition in self.partitions.values():
             # It was told of them when they came.
             partition.late, partition.again = {}, {}
-        return bucket
 
 
 # Files that appear
