@@ -310,9 +310,9 @@ def test_a_long_chain_is_cut_and_says_so(compiled):
     assert set(found.first[1:].tolist()) == {0}
     chains = [found.pool[start:end] for start, end in zip(found.starts, found.starts[1:], strict=False)]
     for entry, chain in zip(found.late.tolist(), chains, strict=True):
-        whole = list(range(many - 1 - entry, many))
+        whole = range(many - 1 - entry, many)
         cut = [*whole[: CHAIN_MOST - 2], -1, whole[-1]]
-        assert chain.tolist() == (whole if len(whole) <= CHAIN_MOST else cut)
+        assert chain.tolist() == (list(whole) if len(whole) <= CHAIN_MOST else cut)
 
 
 @pytest.mark.parametrize("seed", range(5))
