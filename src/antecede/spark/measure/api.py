@@ -9,11 +9,10 @@ Tasks count, each in a chunk of the trace (`facts`), and follow the order of all
 and chains depend (`chains`). A run that contradicts itself, or a file of which cannot be read, is refused by name, and
 the others are measured.
 
-Facts of one key, quantity and bucket add up to a *cell*: Spark adds up many facts, Arrow a few in this process. One
-function, `tell_figures`, makes of its cells the figures of a run, of a process, of a channel and of all runs of a
-protocol, in Spark's tasks and here. Spark's `percentile` needs every value, or interpolates between the middles of
-buckets; `approx_percentile` bounds the error of the rank, not of the value. So quantiles come from running sums over
-buckets.
+One function, `make_table`, adds up the facts of a run, of a process, of a channel or of all runs of a protocol, and
+tells their figures: in this process if the facts are few, and else in tasks, for which Spark adds up most. Spark's
+`percentile` needs every value, or interpolates between the middles of buckets; `approx_percentile` bounds the error of
+the rank, not of the value. So quantiles come from running sums over buckets.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -62,7 +61,9 @@ QUANTITIES: Final = ("stamp_entries", "stamp_bytes", "delay_ns", "wait_ns")
 """What distributions are of."""
 COUNTS: Final = ("events", "sends", "copies", "deliveries", "control_packets")
 PERCENTS: Final = (50, 99)
-SUMS: Final = {"count": "sum", "total": "sum", "middle": "min", "least": "min", "greatest": "max"}
+SUMS: Final = {
+    "high": "min", "middle": "min", "count": "sum", "total": "sum", "least": "min", "greatest": "max",
+}  # fmt: skip
 """What facts of one bucket come to."""
 
 
@@ -88,6 +89,15 @@ TABLES: Final = {
     "histograms": "run string, quantity string, low long, high long, count long",
 }
 """Name -> columns and their types."""
+KEYS: Final = {
+    "runs": ["run"],
+    "processes": ["run", "process"],
+    "channels": ["run", "process", "sender"],
+    "histograms": ["run"],
+    "overall": ["protocol"],
+}
+"""Name -> what facts are added up by, where they have it."""
+ARROW: Final = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "double": pa.float64()}
 KNOWN: Final = pa.schema(
     [
         ("run", pa.string()),
@@ -150,17 +160,18 @@ class Measures:
             F.max("longest_chain").alias("longest_chain"),
             F.max("duration_ns").alias("duration_ns"),
         )
-        added = self._on_spark(add_up(self._facts, "protocol")).drop("duration_ns")
+        added = self._make("overall").drop("run", *by_run.columns[2:])
         return join_by(by_run, added, ["protocol"]).select("protocol", "runs", *self.runs.columns[2:])
 
     def _make(self, name: str) -> DataFrame:
-        return self._on_spark(make_table(name, self._facts, self._known))
-
-    def _on_spark(self, table: Table) -> DataFrame:
-        if isinstance(table, DataFrame):
-            return table
-        # PySpark takes no table without a chunk.
-        return self._spark.createDataFrame(pa.concat_tables([table.schema.empty_table(), table]))
+        if isinstance(self._facts, pa.Table):
+            table = make_table(name, self._facts, self._known)
+            # PySpark takes no table without a chunk.
+            return self._spark.createDataFrame(pa.concat_tables([table.schema.empty_table(), table]))
+        sums = [getattr(F, how)(column).alias(column) for column, how in SUMS.items()]
+        cells = self._facts.where(f"{KEYS[name][-1]} is not null").groupBy(list_cells(name)).agg(*sums)
+        work = partial(make_table, name, known=self._known.drop_columns("names"))
+        return map_partitions(bring_together(cells, KEYS[name]), work, from_arrow_schema(schema_of(name)))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the first four tables as Parquet into PATH/measures, or nothing."""
@@ -243,7 +254,7 @@ def count_facts(trace: Trace, planned: Plan, known: pa.Table) -> DataFrame:
     if tasks := list_shares(planned, known):
         found.append(finish(plan_tasks(trace.spark, tasks, count_shares, schema)))
     about = F.broadcast(trace.spark.createDataFrame(known.select(ABOUT)))
-    return unite(found).join(about, "run").where("received and timed or quantity <> 'wait_ns'")
+    return unite(found).join(about, "run")
 
 
 def count_here(planned: Plan, known: pa.Table) -> pa.Table:
@@ -251,8 +262,7 @@ def count_here(planned: Plan, known: pa.Table) -> pa.Table:
     batches = (batch for shares in list_shares(planned, known) for batch in count_shares(shares))
     counted = finish_facts(pa.Table.from_batches(batches, PARTS))
     facts = pa.concat_tables([name_processes(known), counted])
-    facts = facts.join(known.select(ABOUT), "run", use_threads=False)
-    return facts.filter(pc.field("received") & pc.field("timed") | (pc.field("quantity") != "wait_ns"))
+    return facts.join(known.select(ABOUT), "run", use_threads=False)
 
 
 def name_processes(known: pa.Table) -> pa.Table:
@@ -288,75 +298,40 @@ def finish(parts: DataFrame) -> DataFrame:
 
 # Figures
 
-SHARES: Final = ("control_per_message", "wait_share")
-FIGURES: Final = (*COUNTS, "delivered", "duration_ns", *SHARES, *(n for q in QUANTITIES for n in spread(q)))
+
+def schema_of(name: str) -> pa.Schema:
+    columns = TABLES.get(name, TABLES["runs"]).split(", ")
+    return pa.schema([(column, ARROW[kind]) for column, kind in map(str.split, columns)])
 
 
-def figure_schema(keys: Sequence[str]) -> pa.Schema:
-    kinds = {name: pa.float64() for name in FIGURES if name in SHARES or name.endswith("_mean")}
-    return pa.schema(
-        [*((key, pa.string()) for key in keys), *((name, kinds.get(name, pa.int64())) for name in FIGURES)]
-    )
+def list_cells(name: str) -> list[str]:
+    """What facts have in common that are added up."""
+    return [*KEYS[name], "quantity", "low", "received", "timed"]
 
 
-def make_table(name: str, facts: Table, known: pa.Table) -> Table:
-    """One of `TABLES`: Spark's or Arrow's, as the facts are."""
-    renamed: dict[str, str] = {}
+def make_table(name: str, facts: pa.Table, known: pa.Table) -> pa.Table:
+    """One of `TABLES`, or `overall` with the columns of runs, from all the facts of some of its keys."""
+    keys, waits = KEYS[name], pc.equal(facts["quantity"], "wait_ns")
+    told = pc.or_(pc.invert(waits), pc.and_(facts["received"], facts["timed"]))
+    facts = facts.filter(pc.and_(told, pc.is_valid(facts[keys[-1]])))
+    cells = facts.group_by(list_cells(name), use_threads=False).aggregate([*SUMS.items()])
+    cells = cells.rename_columns({f"{column}_{how}": column for column, how in SUMS.items()})
+    if name == "histograms":
+        timed = pc.or_(cells["timed"], pc.not_equal(cells["quantity"], "delay_ns"))
+        return cells.filter(pc.and_(timed, pc.is_valid(cells["low"]))).select(schema_of(name).names)
+    own: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for cell in cells.to_pylist():
+        own.setdefault(tuple(cell[key] for key in keys), []).append(cell)
+    rows = [dict(zip(keys, key, strict=True)) | tell_figures(found) for key, found in own.items()]
     match name:
         case "runs":
-            found = add_up(facts, "run")
-            if isinstance(found, pa.Table):
-                found = found.join(known.drop_columns(["names"]), "run", use_threads=False)
-            else:
-                found = found.join(F.broadcast(found.sparkSession.createDataFrame(known)), "run")
-        case "processes":
-            found = add_up(keep(facts, "process"), "run", "process")
+            known = known.filter(pc.is_in(known["run"], pc.unique(facts["run"])))
+            about = {row["run"]: row for row in known.to_pylist()}
+            rows = [row | about[row["run"]] for row in rows]
         case "channels":
             renamed = {"receiver": "process", "messages": "copies", "deliveries": "delivered"}
-            found = add_up(keep(facts, "sender"), "run", "sender", "process")
-        case _:
-            cells, keys = keep(facts, "low"), ["run", "quantity", "low", "high"]
-            if isinstance(cells, pa.Table):
-                cells = cells.filter(pc.field("timed") | (pc.field("quantity") != "delay_ns"))
-                found = cells.group_by(keys).aggregate([("count", "sum")])
-                found = found.rename_columns({"count_sum": "count"})
-            else:
-                cells = cells.where("timed or quantity <> 'delay_ns'")
-                found = cells.groupBy(keys).agg(F.sum("count").alias("count"))
-    columns = [column.split()[0] for column in TABLES[name].split(", ")]
-    own = [renamed.get(column, column) for column in columns]
-    return (
-        found.select(own).rename_columns(columns)
-        if isinstance(found, pa.Table)
-        else found.select(own).toDF(*columns)
-    )
-
-
-def keep(facts: Table, name: str) -> Table:
-    """The facts in which a column is not null."""
-    return (
-        facts.filter(pc.field(name).is_valid())
-        if isinstance(facts, pa.Table)
-        else facts.where(f"{name} is not null")
-    )
-
-
-def add_up(facts: Table, *keys: str) -> Table:
-    """The figures of each key."""
-    of, schema = [*keys, "quantity", "low", "received", "timed"], figure_schema(keys)
-
-    def tell(cells: pa.Table) -> pa.Table:
-        own: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-        for cell in cells.to_pylist():
-            own.setdefault(tuple(cell[key] for key in keys), []).append(cell)
-        rows = [dict(zip(keys, key, strict=True)) | tell_figures(found) for key, found in own.items()]
-        return pa.Table.from_pylist(rows, schema)
-
-    if isinstance(facts, pa.Table):
-        added = facts.group_by(of, use_threads=False).aggregate([*SUMS.items()])
-        return tell(added.rename_columns({f"{name}_{how}": name for name, how in SUMS.items()}))
-    cells = facts.groupBy(of).agg(*(getattr(F, how)(name).alias(name) for name, how in SUMS.items()))
-    return map_partitions(bring_together(cells, keys), tell, from_arrow_schema(schema))
+            rows = [row | {new: row[old] for new, old in renamed.items()} for row in rows]
+    return pa.Table.from_pylist(rows, schema_of(name))
 
 
 def tell_figures(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
