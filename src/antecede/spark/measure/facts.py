@@ -22,7 +22,6 @@ clocks disagree) have the mirror images of these buckets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from decimal import Decimal
 from typing import Final, TypeVar
 
 import numpy as np
@@ -134,12 +133,13 @@ def count_rows(run: str, names: Names, rows: Rows, received: bool | None) -> Ite
         if received:
             arrived = pc.or_(pc.is_valid(copies["receive"]), pc.equal(copies["sender"], copies["process"]))
             whole = pc.and_(whole, arrived)
-    found += time_copies(copies.filter(whole))
-    for table in (*found, copies.filter(pc.invert(whole))):
+    found += [*time_copies(copies.filter(whole)), copies.filter(pc.invert(whole))]
+    for number, table in enumerate(found):
         named = {name: table[name] for name in table.column_names}
         for name in {"process", "sender"} & named.keys():
             named[name] = names.values.take(table[name])
-        yield from fit(pa.table({"run": pa.repeat(run, len(table)), **named}), PARTS)
+        found[number] = pa.table({"run": pa.repeat(run, len(table)), **named})
+    yield from fit(found, PARTS).to_batches()
 
 
 def find_copies(rows: Rows, sends: NDArray[np.int64]) -> pa.Table:
@@ -205,42 +205,25 @@ def count_values(values: pa.Table, quantity: str, *, plain: bool = False) -> pa.
     hidden = np.ones(len(value), bool) if plain else value.is_null().to_numpy()
     bounds = zip(("low", "high", "middle"), bound(numbers), strict=True)
     cells = {name: pa.array(column, mask=hidden) for name, column in bounds}
-    # A sum of nanoseconds may not fit into 64 bits: its halves do.
-    halves = {"upper": pa.array(numbers >> 32), "lower": pa.array(numbers & 0xFFFFFFFF)}
-    table = pa.table({**{key: values[key] for key in keys}, **cells, **halves, "value": value})
-    sums = [([], "count_all"), ("upper", "sum"), ("lower", "sum"), ("value", "min"), ("value", "max")]
+    # A sum of nanoseconds may not fit into 64 bits.
+    total = value.fill_null(0).cast(pa.decimal128(38, 0))
+    table = pa.table({**{key: values[key] for key in keys}, **cells, "value": value, "total": total})
+    sums = [([], "count_all"), ("total", "sum"), ("value", "min"), ("value", "max")]
     found = table.group_by([*keys, *cells], use_threads=False).aggregate(sums)
-    wide = pa.decimal128(19, 0)
-    total = pc.add(
-        pc.multiply(found["upper_sum"].cast(wide), pa.scalar(Decimal(1 << 32), pa.decimal128(10, 0))),
-        found["lower_sum"].cast(wide),
-    )
-    return (
-        found.select([*keys, *cells])
-        .append_column("count", found["count_all"])
-        .append_column("total", total.cast(pa.decimal128(38, 0)))
-        .append_column("least", found["value_min"])
-        .append_column("greatest", found["value_max"])
-        .append_column("quantity", pa.repeat(quantity, len(found)))
-    )
+    found = found.rename_columns([*keys, *cells, "count", "total", "least", "greatest"])
+    return found.append_column("quantity", pa.repeat(quantity, len(found)))
 
 
-def fit(table: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The columns of a schema, in its order and of its types; what a table does not have is null."""
-    columns = [
-        table[field.name].cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema).to_batches() if len(table) else []
+def fit(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """All rows with the columns of a schema, in its order and of its types; what a table does not have is null."""
+    every = pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
+    return every.select(schema.names).cast(schema)
 
 
 def finish_facts(table: pa.Table) -> pa.Table:
     """Facts of the copies that chunks have left over, beside the facts that there are. A copy's rows are all here."""
     copies = table.filter(pc.is_valid(table["number"])).select([*COPY, *KINDS])
-    found = [table.filter(pc.is_null(table["number"])), *time_copies(merge_copies(copies, COPY))]
-    return pa.Table.from_batches([batch for one in found for batch in fit(one, FACTS)], FACTS)
+    return fit([table.filter(pc.is_null(table["number"])), *time_copies(merge_copies(copies, COPY))], FACTS)
 
 
 # Buckets
