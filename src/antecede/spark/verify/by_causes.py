@@ -118,21 +118,20 @@ def verify_causes(
     rows, mine, consumer, own = alias_judged(rows, asked, consumer)
     told, kept = judge(rows, mine, consumer, full, rounds)
     results = told.persist()
-    told = results.where("kind = 'partition'").withColumn("__refused", F.isnull("judged").cast("long"))
-    verdict, reason = tell_verdict().alias("verdict"), tell_reason().alias("reason")
-    partitions = told.select(*mine.partition_by, verdict, reason, *COUNTS)
+    told = results.where("kind = 'partition'").withColumn("refused", F.isnull("judged").cast("long"))
+    partitions = told.withColumns(tell_answer()).select(*mine.partition_by, "verdict", "reason", *COUNTS)
     findings = results.where("kind != 'partition'").drop(*COUNTS)
     with raise_task_errors():
         sums = partitions.agg(
             F.count(F.lit(1)).alias("partitions"),
-            F.count_if(F.col("judged").isNull()).alias("__refused"),
             F.count_if(F.col("reason") == UNJUDGED).alias("unjudged"),
             *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in COUNTS),
+            F.count_if(F.col("judged").isNull()).alias("refused"),
             F.lit(None).cast("string").alias("reason"),
         )
-        [whole] = sums.select(*(name for name in sums.columns if name != "reason"), verdict, reason).collect()
-        counts = {name: int(whole[name]) for name in ("partitions", "__refused", "unjudged", *COUNTS)}
-        counts["refused"] = counts.pop("__refused")
+        [row] = sums.withColumns(tell_answer()).collect()
+        counts = row.asDict()
+        verdict, reason = counts.pop("verdict"), counts.pop("reason")
         bad = findings.where("kind = 'refused'").select(*mine.partition_by, "reason")
         first = bad.orderBy(*bad.columns).limit(SHOWN).collect() if counts["refused"] else []
         refused = [dict(zip((*asked.partition_by, "reason"), row, strict=True)) for row in first]
@@ -143,8 +142,8 @@ def verify_causes(
     return CausesVerification(
         rename_columns(findings, own),
         rename_columns(partitions, own),
-        whole["verdict"],
-        whole["reason"],
+        verdict,
+        reason,
         counts,
         asked.partition_by,
         refused,
@@ -152,27 +151,27 @@ def verify_causes(
     )
 
 
-def tell_verdict() -> Column:
-    """The verdict about one partition, or about all of them."""
+def tell_answer() -> dict[str, Column]:
+    """Verdict and reason, about one partition, or about all of them."""
     wrong = (F.col("violations") > 0) | (F.col("duplicates") > 0)
-    unknown = (F.col("__refused") > 0) | (F.col("missing") > 0) | (F.col("judged") == 0)
-    return F.when(wrong, "no").when(unknown, "unknown").otherwise("yes")
+    unknown = (F.col("refused") > 0) | (F.col("missing") > 0) | (F.col("judged") == 0)
 
-
-def tell_reason() -> Column:
     def count(name: str, one: str, many: str) -> Column:
-        return F.when(F.col(name) == 1, f"1 {one}").when(
-            F.col(name) > 1, F.concat(F.format_number(name, 0), F.lit(f" {many}"))
-        )
+        several = F.concat(F.format_number(name, 0), F.lit(f" {many}"))
+        return F.when(F.col(name) == 1, f"1 {one}").when(F.col(name) > 1, several)
 
     told = F.concat_ws(
         ", ",
         count("violations", "violation", "violations"),
         count("duplicates", "duplicate", "duplicates"),
         count("missing", "missing", "missing"),
-        count("__refused", "partition refused", "partitions refused"),
+        count("refused", "partition refused", "partitions refused"),
     )
-    return F.coalesce("reason", F.when(told != "", told), F.when(F.col("judged") == 0, UNJUDGED))
+    unjudged = F.when(F.col("judged") == 0, UNJUDGED)
+    return {
+        "verdict": F.when(wrong, "no").when(unknown, "unknown").otherwise("yes"),
+        "reason": F.coalesce("reason", F.when(told != "", told), unjudged),
+    }
 
 
 def refuse_request(rows: DataFrame, asked: ByCauses, consumer: str) -> None:
@@ -221,10 +220,11 @@ def judge(
         assert told is not None
         return told, []
     slim, schema = select_judged(large.rows, asked, consumer), judged_schema(large.rows, asked, consumer)
+    kept: list[DataFrame] = []
     try:
-        more, kept = judge_joined(large, slim, schema, full, rounds)
+        more = judge_joined(large, slim, schema, full, rounds, kept)
     except TooDeep:
-        more, kept = judge_small(large.rows.drop("__part"), asked, consumer), []
+        more = judge_small(large.rows.drop("__part"), asked, consumer)
     return more if told is None else told.unionByName(more), kept
 
 

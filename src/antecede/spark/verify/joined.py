@@ -18,7 +18,7 @@ After some rounds (`ROUNDS`) a task is given the whole partition after all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -35,6 +35,8 @@ __all__ = ["ROUNDS", "TooDeep", "judge_joined"]
 ROUNDS: Final = 64
 PAIR: Final = ["__part", "__consumer", "__id"]
 EVENT: Final = ["__part", "__id"]
+CAUSE: Final = ["__part", "__consumer", "__cause"]
+FAULTS: Final = {"unnamed": UNNAMED, "unplaced": UNPLACED}
 
 
 class TooDeep(Exception):
@@ -42,45 +44,38 @@ class TooDeep(Exception):
 
 
 def judge_joined(
-    large: Large, slim: DataFrame, schema: StructType, full: int, rounds: int
-) -> tuple[DataFrame, list[DataFrame]]:
-    """The findings and counts of large partitions, in these columns; and tables to give back.
+    large: Large, slim: DataFrame, schema: StructType, full: int, rounds: int, kept: list[DataFrame]
+) -> DataFrame:
+    """The findings and counts of large partitions, in these columns; `kept` gets tables to give back.
 
     `slim` has __part, __id, __causes, __consumer and __at. A partition with nulls where there may be none is refused.
     """
-    reasons: dict[int, list[str]] = {}
-    faults = slim.groupBy("__part").agg(
-        F.count_if(F.col("__id").isNull()).alias("unnamed"),
-        F.count_if(F.col("__consumer").isNotNull() & F.col("__at").isNull()).alias("unplaced"),
-    )
-    for part, *rows in faults.collect():
-        for count, words in zip(rows, (UNNAMED, UNPLACED), strict=True):
-            if count:
-                reasons.setdefault(part, []).append(describe_rows(count, words))
-    named = slim.where(F.col("__part").isin(*reasons) & F.col("__id").isNotNull())
-    cycles = look_for_cycles(named, large.sizes, full) if reasons else []
 
-    good = keep_parts(slim, reasons)
-    # Both the edges and what was handed over are kept by event: one exchange.
-    together = good.repartition(*EVENT)
-    edges = together.select(*EVENT, F.explode("__causes").alias("__cause")).distinct()
-    pairs = together.where("__consumer is not null").groupBy(*PAIR)
-    handed = pairs.agg(F.min("__at").alias("__at"), F.count(F.lit(1)).alias("__times"))
-    kept = [table.persist(StorageLevel.DISK_ONLY) for table in (edges, handed)]
-    places = handed.select(
-        "__part", "__consumer", F.col("__id").alias("__cause"), F.col("__at").alias("__own")
-    )
-    asked = handed.join(edges, EVENT).select(
-        "__part", "__consumer", "__cause", "__id", F.col("__at").alias("__first")
-    )
-    links = asked.join(places, ["__part", "__consumer", "__cause"], "left")
-    kept.append(links.persist(StorageLevel.DISK_ONLY))
+    def keep(table: DataFrame) -> DataFrame:
+        kept.append(table.persist(StorageLevel.DISK_ONLY))
+        return table
+
+    # All that follows asks by event: one exchange, and the table is read once.
+    together = keep(slim.repartition(*EVENT))
+    counts = {row["__part"]: row.asDict() for row in count_rows(together).collect()}
+    reasons: dict[int, list[str]] = {}
+    for part, row in sorted(counts.items()):
+        if faults := [describe_rows(row[name], words) for name, words in FAULTS.items() if row[name]]:
+            reasons[part] = faults
+    named = together.where(F.col("__part").isin(*reasons) & F.col("__id").isNotNull())
+    cycles = look_for_cycles(named, large.sizes, full) if reasons else []
+    good = together.where(~F.col("__part").isin(*reasons)) if reasons else together
+    edges = keep(good.select(*EVENT, F.explode("__causes").alias("__cause")).distinct())
+    pairs = good.where("__consumer is not null").groupBy(*PAIR)
+    handed = keep(pairs.agg(F.min("__at").alias("__at"), F.count(F.lit(1)).alias("__times")))
+    places = handed.selectExpr("__part", "__consumer", "__id __cause", "__at __own")
+    asked = handed.join(edges, EVENT).withColumnRenamed("__at", "__first").drop("__times")
+    links = keep(asked.join(places, CAUSE, "left"))
     [state] = links.agg(
         F.count_if(F.col("__own").isNull() | (F.col("__own") > F.col("__first"))).alias("open"),
         F.count_if(F.col("__own") == F.col("__first")).alias("tied"),
     ).collect()
-    looked = list_found(links)
-    found = [list_duplicates(handed)]
+    looked, found = list_found(links), [list_duplicates(handed)]
     if state["open"] or state["tied"] or not good.where("__consumer is null").isEmpty():
         cycles += look_for_cycles(good, large.sizes, full)
         found.append(list_missing(edges, good))
@@ -89,34 +84,26 @@ def judge_joined(
         found.append(late)
     for part, ids in cycles:
         reasons.setdefault(part, []).append(describe_cycle(ids))
-    findings = unite(found)
+    findings = keep(unite(found))
+    for row in count_found(looked, findings).collect():
+        counts[row["__part"]] |= row.asDict()
+    why = {part: "; ".join(words) for part, words in reasons.items()}
+    told = [(part, "refused", reason) + (None,) * len(COUNTS) for part, reason in why.items()]
+    told += [
+        (part, "partition", why.get(part), *tell_counts(row, part in why)) for part, row in counts.items()
+    ]
     spark = slim.sparkSession
-    told = spark.createDataFrame(
-        [(part, "; ".join(words)) for part, words in reasons.items()], "__part int, reason string"
-    )
-    counts = count_rows(slim).join(count_found(looked, findings), "__part", "left")
-    unsure = F.col("reason").isNotNull()
-    partitions = counts.join(F.broadcast(told), "__part", "left").select(
-        "__part",
-        F.lit("partition").alias("kind"),
-        "reason",
-        *COUNTS[: COUNTS.index("judged")],
-        # What was not judged has no counts of what was found.
-        *(
-            F.when(~unsure, F.coalesce(name, F.lit(0))).alias(name)
-            for name in COUNTS[COUNTS.index("judged") :]
-        ),
-    )
-    refused = told.withColumn("kind", F.lit("refused"))
-    both = unite([keep_parts(findings, reasons), refused, partitions]).join(
-        F.broadcast(large.names), "__part"
-    )
+    columns = ", ".join(("__part int, kind string, reason string", *(f"{name} long" for name in COUNTS)))
+    sound = findings.where(~F.col("__part").isin(*why)) if why else findings
+    both = sound.unionByName(spark.createDataFrame(told, columns), allowMissingColumns=True)
     blank = spark.createDataFrame([], schema)
-    return unite([blank, both.drop("__part")]), kept
+    return unite([blank, both.join(F.broadcast(large.names), "__part").drop("__part")])
 
 
-def keep_parts(rows: DataFrame, others: Mapping[int, object]) -> DataFrame:
-    return rows.where(~F.col("__part").isin(*others)) if others else rows
+def tell_counts(row: Mapping[str, int | None], refused: bool) -> list[int | None]:
+    """The counts of a partition. What was not judged has none of what was found."""
+    judged = COUNTS.index("judged")
+    return [None if refused and place >= judged else row.get(name) or 0 for place, name in enumerate(COUNTS)]
 
 
 def look_for_cycles(slim: DataFrame, sizes: list[int], full: int) -> list[tuple[int, list[str]]]:
@@ -132,37 +119,28 @@ def look_for_cycles(slim: DataFrame, sizes: list[int], full: int) -> list[tuple[
 
 def follow(links: DataFrame, edges: DataFrame, places: DataFrame, rounds: int) -> tuple[DataFrame, DataFrame]:
     """Follow chains of causes that are late or unseen: the violations, and all causes that were looked up and found."""
-    keys = ["__part", "__consumer", "__cause"]
-    came = links.withColumn("__by", F.col("__id")).withColumn("__chain", F.array("__cause", "__id"))
-    best: DataFrame | None = None
-    seen = [list_found(links)]
-    for _ in range(rounds):
-        still = F.col("__own").isNull() | (F.col("__own") > F.col("__first"))
+    came = links.withColumns({"__by": F.col("__id"), "__chain": F.array("__cause", "__id")})
+    seen, best = [], links.select(*CAUSE, F.lit(None).alias("__best")).limit(0)
+    for number in range(rounds):
+        # What is no better than what is known stays as it is, with the number of its round.
         about = F.struct(
-            "__first", F.xxhash64("__by").alias("mark"), F.size("__chain").alias("hops"),
+            "__first", F.xxhash64("__by").alias("mark"), F.size("__chain").alias("hops"), F.lit(number).alias("round"),
             F.xxhash64("__id").alias("through"), "__by", "__chain", "__own",
         )  # fmt: skip
-        fresh = came.where(still).groupBy(*keys).agg(F.min(about).alias("__best"))
-        if best is not None:
-            known = best.withColumnRenamed("__best", "__known")
-            fresh = fresh.join(known, keys, "left").where(
-                F.col("__known").isNull() | (F.struct("__best.__first", "__best.mark", "__best.hops")
-                < F.struct("__known.__first", "__known.mark", "__known.hops"))
-            ).drop("__known")  # fmt: skip
-        fresh = fresh.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        if fresh.isEmpty():
-            assert best is not None
-            return list_late(best), unite(seen)
-        if best is None:
-            best = fresh
-        else:
-            both = best.unionByName(fresh).groupBy(*keys).agg(F.min("__best").alias("__best"))
-            best = both.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        behind = fresh.select("__part", "__consumer", F.col("__cause").alias("__id"), "__best.*")
-        behind = behind.drop("__own").join(edges, EVENT)
-        came = behind.withColumn("__chain", cut_chain(F.concat(F.array("__cause"), "__chain")))
-        came = came.join(places, keys, "left").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        still = came.where("__own is null or __own > __first").select(*CAUSE, about.alias("__best"))
+        both = best.unionByName(still).groupBy(*CAUSE).agg(F.min("__best").alias("__best"))
         seen.append(list_found(came))
+        best = both.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        fresh = best.where(F.col("__best.round") == number)
+        if fresh.isEmpty():
+            return list_late(best), unite(seen)
+        behind = fresh.select("__part", "__consumer", F.col("__cause").alias("__id"), "__best.*").drop(
+            "__own"
+        )
+        came = behind.join(edges, EVENT).withColumn(
+            "__chain", cut_chain(F.concat(F.array("__cause"), "__chain"))
+        )
+        came = came.join(places, CAUSE, "left").localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     raise TooDeep
 
 
@@ -217,15 +195,17 @@ def list_missing(edges: DataFrame, slim: DataFrame) -> DataFrame:
 
 
 def count_rows(slim: DataFrame) -> DataFrame:
-    """For each partition: rows, events, causes, handed."""
+    """For each partition: rows, events, causes, handed, and the rows that have a fault."""
     events = slim.groupBy(*EVENT).agg(
         F.count(F.lit(1)).alias("rows"),
         F.sum(F.size("__causes")).alias("causes"),
         F.count("__consumer").alias("handed"),
+        F.count_if(F.col("__consumer").isNotNull() & F.col("__at").isNull()).alias("unplaced"),
     )
-    sums: list[Any] = [F.sum(name).alias(name) for name in ("rows", "causes", "handed")]
+    sums = [F.sum(name).alias(name) for name in ("rows", "causes", "handed", "unplaced")]
+    unnamed = F.sum(F.when(F.col("__id").isNull(), F.col("rows"))).alias("unnamed")
     # An event without an identifier is none; a partition with such is refused.
-    return events.groupBy("__part").agg(*sums, F.count("__id").alias("events"))
+    return events.groupBy("__part").agg(*sums, F.count("__id").alias("events"), unnamed)
 
 
 def count_found(looked: DataFrame, findings: DataFrame) -> DataFrame:
