@@ -90,12 +90,15 @@ class Told(Struct, frozen=True):
 
 def make_report_batch(rows: Iterable[Told]) -> pa.RecordBatch:
     rows = list(rows)
-    own = {
-        name: pa.array([getattr(row, name) for row in rows], RESULTS.field(name).type)
-        for name in Told.__struct_fields__
-    }
-    columns = [own.get(field.name, pa.nulls(len(rows), field.type)) for field in RESULTS]
-    return pa.RecordBatch.from_arrays(columns, schema=RESULTS)
+    own = {name: [getattr(row, name) for row in rows] for name in Told.__struct_fields__}
+    return make_batch({name: pa.array(column, RESULTS.field(name).type) for name, column in own.items()})
+
+
+def make_batch(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Results with these columns, of equal length, and nulls in the others."""
+    length = len(columns["run"])
+    every = [columns.get(field.name, pa.nulls(length, field.type)) for field in RESULTS]
+    return pa.RecordBatch.from_arrays(every, schema=RESULTS)
 
 
 def finding_batches(run: str, part: int, names: Names, found: Findings) -> Iterator[pa.RecordBatch]:
@@ -110,13 +113,11 @@ def finding_batches(run: str, part: int, names: Names, found: Findings) -> Itera
 
 
 def finding_batch(run: str, part: int, names: Names, found: Findings, rows: slice) -> pa.RecordBatch:
-    length = rows.stop - rows.start
-    nobody = found.by_sender[rows] < 0
+    length, nobody = rows.stop - rows.start, found.by_sender[rows] < 0
     columns = {
-        "what": pa.array(["finding"] * length, pa.string()),
-        "run": pa.array([run] * length, pa.string()),
-        "part": pa.array(np.full(length, part, np.int32)),
-        "blob": pa.nulls(length, pa.binary()),
+        "what": pa.repeat("finding", length),
+        "run": pa.repeat(run, length),
+        "part": pa.repeat(pa.scalar(part, pa.int32()), length),
         "kind": pa.array(KINDS, pa.string()).take(pa.array(found.kind[rows])),
         "process": name_column(names, found.process[rows]),
         "sender": name_column(names, found.sender[rows]),
@@ -126,7 +127,7 @@ def finding_batch(run: str, part: int, names: Names, found: Findings, rows: slic
         "index": pa.array(found.index[rows], mask=found.index[rows] < 0),
         "chain": chains(names, found, rows, nobody),
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in RESULTS.names], schema=RESULTS)
+    return make_batch(columns)
 
 
 def name_column(names: Names, which: Column) -> pa.Array:
@@ -184,7 +185,9 @@ def error_of(blob: bytes) -> BadTrace:
     return BadTrace(*msgspec.msgpack.decode(blob, type=tuple[str, str]))
 
 
-def impossible(error: Impossible, place: str, run: str, names: Names) -> BadTrace:
-    """What a kernel refused, with names."""
+def to_bad_trace(error: BadTrace | Impossible, place: str, run: str, names: Names) -> BadTrace:
+    """What was refused, by a kernel too, with names."""
+    if isinstance(error, BadTrace):
+        return error
     where = f"{place}, run {run}, process {names[error.process]}, index {error.index}"
     return BadTrace(where, f"message {error.number} of {names[error.sender]} {error.reason}")

@@ -35,9 +35,9 @@ from antecede.verification.proofs import NewsScan, ProofScan
 from antecede.verification.schema import (
     Told,
     finding_batches,
-    impossible,
     make_report_batch,
     refusal,
+    to_bad_trace,
 )
 from antecede.verification.unknown_sends import Found, Search
 
@@ -158,10 +158,9 @@ def report_errors(
     run, number = share.part.run, share.part.number
     try:
         yield from work(share)
-    except BadTrace as error:
-        yield make_report_batch([refusal(error, run, number)])
-    except Impossible as error:
-        yield make_report_batch([refusal(impossible(error, share.at, run, share.names), run, number)])
+    except (BadTrace, Impossible) as error:
+        refused = to_bad_trace(error, share.at, run, share.names)
+        yield make_report_batch([refusal(refused, run, number)])
     except Tied:
         yield make_report_batch([Told("tied", run, number)])
     except (TooManySymbols, TooMuchInFlight):
@@ -275,10 +274,9 @@ def put_together(
         names = Names.of(processes[run])
         try:
             yield from put_run_together(run, names, list(own))
-        except BadTrace as error:
-            yield make_report_batch([refusal(error, run, BORDER)])
-        except Impossible as error:
-            yield make_report_batch([refusal(impossible(error, "events", run, names), run, BORDER)])
+        except (BadTrace, Impossible) as error:
+            refused = to_bad_trace(error, "events", run, names)
+            yield make_report_batch([refusal(refused, run, BORDER)])
         except Tied:
             yield make_report_batch([Told("tied", run, 0)])
 

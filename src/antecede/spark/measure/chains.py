@@ -9,10 +9,12 @@ other, and are kept by the task until it has read them as often as it needs.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
-from typing import Final
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
+from typing import IO, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -36,7 +38,7 @@ from antecede.trace.plan import ROWS, Part, Plan, group_parts
 from antecede.trace.schema import RECEIVE
 from antecede.verification.findings import Impossible
 from antecede.verification.local import follow_chains
-from antecede.verification.schema import impossible
+from antecede.verification.schema import to_bad_trace
 from antecede.verification.tasks import Assignment
 from antecede.verification.tasks import Share as Reading
 
@@ -89,44 +91,30 @@ def follow_part(part: Part, names: Names) -> Found:
 def follow_sorted(
     batches: Iterable[pa.RecordBatch], processes: Mapping[str, tuple[str, ...]], place: str
 ) -> Iterator[Found]:
-    """Follow runs that come as rows, one run after the other, each in order."""
-    spool: Spool | None = None
-    for batch in batches:
-        for run, rows in by_run(batch):
-            if spool is None or spool.run != run:
-                if spool is not None:
-                    yield spool.follow(processes, place)
-                spool = Spool(run, batch.schema)
-            spool.add(rows)
-    if spool is not None:
-        yield spool.follow(processes, place)
+    """Follow runs that come as rows, one run after the other, each in order.
+
+    A run is read more than once: its rows are held in memory, or in a file if there are many.
+    """
+    pieces = (piece for batch in batches for piece in by_run(batch))
+    for run, own in groupby(pieces, key=itemgetter(0)):
+        if run not in processes:
+            reason = f"it has events of run {run}, which the table of runs does not name"
+            yield Found(run, error=(place, reason))
+            continue
+        with tempfile.SpooledTemporaryFile(HELD) as file:
+            _, first = next(own)
+            with pa.ipc.new_stream(file, first.schema) as writer:
+                for rows in chain([first], map(itemgetter(1), own)):
+                    writer.write_batch(rows)
+            names = Names.of(processes[run])
+            read = partial(read_again, file, names, place, run)
+            yield follow(run, names, read, place, (0, len(names)))
 
 
-class Spool:
-    """The rows of a run, to be read more than once: in memory, or in a file if there are many."""
-
-    def __init__(self, run: str, schema: pa.Schema) -> None:
-        self.run = run
-        self._file = tempfile.SpooledTemporaryFile(HELD)  # noqa: SIM115
-        self._writer = pa.ipc.new_stream(self._file, schema)
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self._writer.write_batch(rows)
-
-    def follow(self, processes: Mapping[str, tuple[str, ...]], place: str) -> Found:
-        """What the clocks of these rows come to. The rows are gone afterwards."""
-        self._writer.close()
-        with self._file:
-            if self.run not in processes:
-                reason = f"it has events of run {self.run}, which the table of runs does not name"
-                return Found(self.run, error=(place, reason))
-            names = Names.of(processes[self.run])
-            return follow(self.run, names, partial(self._read, names, place), place, (0, len(names)))
-
-    def _read(self, names: Names, place: str) -> Iterator[tuple[str, Rows]]:
-        self._file.seek(0)
-        for batch in pa.ipc.open_stream(self._file):
-            yield place, rows_of(batch, names, f"{place}, run {self.run}")
+def read_again(file: IO[bytes], names: Names, place: str, run: str) -> Iterator[tuple[str, Rows]]:
+    file.seek(0)
+    for batch in pa.ipc.open_stream(file):
+        yield place, rows_of(batch, names, f"{place}, run {run}")
 
 
 def follow(
@@ -151,10 +139,8 @@ def follow(
     try:
         chains = follow_chains(read, len(names), block)
         reading.refuse_breaks()
-    except BadTrace as error:
-        return Found(run, error=(error.place, error.reason))
-    except Impossible as error:
-        refused = impossible(error, place, run, names)
+    except (BadTrace, Impossible) as error:
+        refused = to_bad_trace(error, place, run, names)
         return Found(run, error=(refused.place, refused.reason))
     return Found(run, chains.past, chains.sends, chains.longest, received, len(times) > 1)
 
@@ -257,23 +243,18 @@ def has_run(group: Group, run: str) -> bool:
 
 def tied(files: Iterable[Footer]) -> set[str]:
     """Runs with a file that begins with the clock with which another ends: only names tell which row is first."""
-    ends: dict[str, set[int]] = {}
-    found = set()
+    ends: Counter[tuple[str, int]] = Counter()
     for file in files:
         spans = [group.clocks for group in file.groups if group.clocks is not None]
         if file.run is not None and spans:
-            known = ends.setdefault(file.run, set())
-            if known & {spans[0][0], spans[-1][1]}:
-                found.add(file.run)
-            known |= {spans[0][0], spans[-1][1]}
-    return found
+            ends.update({(file.run, spans[0][0]), (file.run, spans[-1][1])})
+    return {run for (run, _), many in ends.items() if many > 1}
 
 
-def rows_of_runs(files: Iterable[Footer]) -> dict[str, int]:
+def rows_of_runs(files: Iterable[Footer]) -> Counter[str]:
     """Rows of each run that has row groups of its own."""
-    rows: dict[str, int] = {}
+    rows: Counter[str] = Counter()
     for file in files:
         for group in file.groups:
-            run = file.run or (group.runs[0] if group.runs is not None else "")
-            rows[run] = rows.get(run, 0) + group.rows
+            rows[file.run or (group.runs or ("",))[0]] += group.rows
     return rows
