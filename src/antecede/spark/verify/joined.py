@@ -18,7 +18,7 @@ After some rounds (`ROUNDS`) a task is given the whole partition after all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -85,17 +85,19 @@ def judge_joined(
     for part, ids in cycles:
         reasons.setdefault(part, []).append(describe_cycle(ids))
     findings = keep(unite(found))
-    for row in count_found(looked, findings).collect():
-        counts[row["__part"]] |= row.asDict()
+    for told in count_found(looked, findings).collect():
+        counts[told["__part"]] |= told.asDict()
     why = {part: "; ".join(words) for part, words in reasons.items()}
-    told = [(part, "refused", reason) + (None,) * len(COUNTS) for part, reason in why.items()]
-    told += [
+    rows: list[tuple[Any, ...]] = [
+        (part, "refused", reason, *(None,) * len(COUNTS)) for part, reason in why.items()
+    ]
+    rows += [
         (part, "partition", why.get(part), *tell_counts(row, part in why)) for part, row in counts.items()
     ]
     spark = slim.sparkSession
     columns = ", ".join(("__part int, kind string, reason string", *(f"{name} long" for name in COUNTS)))
     sound = findings.where(~F.col("__part").isin(*why)) if why else findings
-    both = sound.unionByName(spark.createDataFrame(told, columns), allowMissingColumns=True)
+    both = sound.unionByName(spark.createDataFrame(rows, columns), allowMissingColumns=True)
     blank = spark.createDataFrame([], schema)
     return unite([blank, both.join(F.broadcast(large.names), "__part").drop("__part")])
 
