@@ -280,6 +280,24 @@ def test_ids_and_consumers_may_be_integers_and_times_may_be_text(spark):
     assert (row.consumer, row.id, row.by, row.chain) == (7, 0, 1, [0, 1])
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date", "string"])
+def test_times_that_nanoseconds_of_64_bits_do_not_reach_keep_their_order(spark, kind):
+    """9999-12-31 is what many write for "never"."""
+    rows = [("a", None, "x", "9999-12-31"), ("b", "a", "x", "2026-01-01"), ("c", "b", "x", "0001-01-01")]
+    table = spark.createDataFrame(rows, "id string, causes string, consumer string, at string")
+    found = verify(table.withColumn("at", F.col("at").cast(kind)), **NAMES, time="at")
+    assert sorted((row.id, row.by) for row in found.findings.collect()) == [("a", "c"), ("b", "c")]
+    found.release()
+
+
+def test_a_partition_column_that_is_named_twice_is_one(spark):
+    table = spark.createDataFrame([("p", "a", None, "x", 2), ("p", "b", ["a"], "x", 1)], TYPES)
+    found = verify(table, **NAMES, position="at", partition_by=["part", "part"])
+    assert found.partition_by == ("part",)
+    assert [(row.part, row.id, row.by) for row in found.findings.collect()] == [("p", "a", "b")]
+    found.release()
+
+
 def test_no_cause_means_none(spark):
     table = spark.createDataFrame(
         [("a", "root", "x", 1.5), ("b", "a", "x", 0.5)],

@@ -52,6 +52,9 @@ Request = TypeVar("Request", bound=Struct)
 
 WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 
+FAR: Final = (1 << 63) // 1000 - 1
+"""Microseconds, as many as nanoseconds of 64 bits can tell, with all digits after them."""
+
 CSV: Final[dict[str, Any]] = {
     "header": True,
     # Files are checked against each other's names of columns: without it, Spark goes by the first file alone.
@@ -249,18 +252,22 @@ def read_time(rows: DataFrame, name: str, *, lenient: bool = False) -> Column:
 def to_nanoseconds(name: str, type_name: str) -> Column:
     """A column of this type as nanoseconds since 1970: integers are that; text may be ISO 8601, to the nanosecond.
 
-    Null where it is neither.
+    Null where it is neither. Nanoseconds of 64 bits reach from 1677 to 2262: other times stand at the ends.
     """
     column = F.col(quote(name))
+
+    def scale(micros: Column) -> Column:
+        return F.when(micros > FAR, FAR).when(micros < -FAR, -FAR).otherwise(micros) * 1000
+
     if type_name in ("timestamp", "timestamp_ntz", "date"):
-        return F.unix_micros(column.cast("timestamp")) * 1000
+        return scale(F.unix_micros(column.cast("timestamp")))
     if type_name != "string":
         return F.expr(f"try_cast({quote(name)} as bigint)")
-    micros = F.expr(f"unix_micros(try_cast({quote(name)} as timestamp))") * 1000
+    whole = scale(F.expr(f"unix_micros(try_cast({quote(name)} as timestamp))"))
     # Spark's timestamps end at the microsecond.
     rest = F.regexp_extract(column, r"\.\d{6}(\d{1,3})", 1)
     nanos = F.when(rest == "", 0).otherwise(F.rpad(rest, 3, "0").cast("bigint"))
-    return F.coalesce(F.expr(f"try_cast({quote(name)} as bigint)"), micros + nanos)
+    return F.coalesce(F.expr(f"try_cast({quote(name)} as bigint)"), whole + nanos)
 
 
 # Paths

@@ -146,7 +146,7 @@ def verify(
     ('no', '1 violation')
     >>> found.release()
     """
-    groups = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    groups = (partition_by,) if isinstance(partition_by, str) else tuple(dict.fromkeys(partition_by))
     if isinstance(table, Trace):
         named = {"id": id, "causes": causes, "consumer": consumer, "position": position, "time": time}
         refuse_names("a trace", **named, partition_by=groups, patience=patience, remember=remember)
