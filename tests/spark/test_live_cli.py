@@ -39,7 +39,7 @@ def test_what_was_found_is_written_told_and_not_found_again(spark, tmp_path):
 
     first = judge()
     assert sum(first.counts.values()) == sum(wanted.values())
-    assert first.first[0]["kind"] == "violation"
+    assert first.examples["violation"]["kind"] == "violation"
     assert noted[0] == first.counts
     assert judge().counts == first.counts
 
@@ -70,7 +70,7 @@ def test_a_broker_without_a_stream_is_refused(spark):
 
 def test_the_answer_in_json_and_in_words(capsys):
     from antecede.cli.verify_stream import report
-    from antecede.spark.stream.query import Findings
+    from antecede.spark.stream.query import Totals
 
     row = {
         "run": "r",
@@ -81,9 +81,9 @@ def test_the_answer_in_json_and_in_words(capsys):
         "by_sender": "s",
         "by_number": 2,
     }
-    report(Findings({"violation": 1}, (row,), 1), "out/findings", as_json=True)
+    report(Totals(0, {"violation": 1}, {"violation": row}), "out/findings", as_json=True)
     said = capsys.readouterr()
     assert json.loads(said.out) == {"verdict": "no", "found": {"violation": 1}, "out": "out/findings"}
     assert said.err == "r: violation: p.1 at q, after s.2\nno: 1 violation; written to out/findings\n"
-    report(Findings({}, (), 1), "out/findings", as_json=False)
+    report(Totals(0), "out/findings", as_json=False)
     assert capsys.readouterr().err == "yes: nothing wrong so far\n"

@@ -12,7 +12,7 @@ from antecede.cli.spark_session import Asked, open_stream
 from antecede.cli.verify_causes import Columns
 
 if TYPE_CHECKING:
-    from antecede.spark.stream.query import Findings
+    from antecede.spark.stream.query import Totals
 
 __all__ = ["verify_stream"]
 
@@ -41,19 +41,19 @@ def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
             judged = verify_files(
                 work.spark, StreamFiles(source), named, consumer, findings, checkpoint, **options
             )
-    if stop() and not judged.batches:
+    if stop() and judged.batch < 0:
         raise KeyboardInterrupt
     report(judged, findings, asked.as_json, columns)
     if set(judged.counts) - {"missing"}:
         raise typer.Exit(1)
 
 
-def report(judged: Findings, out: str, as_json: bool, columns: Columns | None = None) -> None:
+def report(judged: Totals, out: str, as_json: bool, columns: Columns | None = None) -> None:
     verdict = "no" if set(judged.counts) - {"missing"} else "unknown" if judged.counts else "yes"
     if as_json:
         causality = {} if columns is None else {"causality": "stated"}
         print_json({"verdict": verdict, **causality, "found": judged.counts, "out": out})
-    for row in judged.first:
+    for row in judged.examples.values():
         print_sentence(describe_row(row) if columns is None else columns.describe(row))
     by = "" if columns is None else "by stated causes, "
     found = f"{describe_counts(judged.counts)}; written to {out}" if judged.counts else "nothing wrong so far"

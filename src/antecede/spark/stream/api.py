@@ -61,7 +61,7 @@ from antecede.spark.stream.judge import MESSAGES, Arrived, Found, Judge
 from antecede.spark.stream.kernel import Numbers
 from antecede.spark.stream.operator import BUCKETS, ByPartition, run_buckets, spread
 from antecede.spark.stream.packets import Settings
-from antecede.spark.stream.query import Checkpoint, Findings, Noting, write_findings
+from antecede.spark.stream.query import Checkpoint, Noting, Totals, write_findings
 from antecede.spark.stream.status import GAVE_UP, observe_findings
 from antecede.spark.stream.vectors import VectorSettings
 from antecede.spark.trace import SPARK_EVENTS, refuse_files, refuse_types
@@ -375,7 +375,7 @@ def verify_events(
     patience: str | None = None,
     remember: str | None = None,
     **noting: Unpack[Noting],
-) -> Findings:
+) -> Totals:
     """Judge the events of a place, and write what is found. Started again, it goes on where it was."""
     lies, kept = not place.startswith(ELSEWHERE), Checkpoint(checkpoint)
 

@@ -83,6 +83,8 @@ class Bucket(ABC):
     """What decides about the rows of some partitions, without Spark. Its state between two calls is bytes."""
 
     form: ClassVar[str]
+    memory: ClassVar[tuple[str, ...]] = ()
+    """What the pieces are about, by its names: it goes from an earlier bucket to the one that follows."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -119,8 +121,8 @@ class Bucket(ABC):
                 raise BadSnapshot.changed(
                     name, "none" if found == "" else found, "none" if wanted == "" else wanted
                 )
-        if earlier is not None:
-            self.take_memory(earlier)
+        for name in self.memory if earlier is not None else ():
+            setattr(self, name, getattr(earlier, name))
         for when, entry in (one for piece in pieces for one in msgspec.msgpack.decode(piece)):
             self.remember(entry, when)
         self.load_state(state)
@@ -137,9 +139,6 @@ class Bucket(ABC):
 
     def remember(self, entry: Any, when: int) -> None:
         """Know again what a piece says."""
-        raise NotImplementedError
-
-    def take_memory(self, earlier: Any) -> None:
         raise NotImplementedError
 
 

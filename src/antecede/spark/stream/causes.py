@@ -84,6 +84,7 @@ class CausesBucket(WaitingRoom):
     """
 
     form = "causes"
+    memory = ("emitted", "ages", "positions")
     told = CAUSES_MOST
 
     def __init__(self, settings: CausesSettings) -> None:
@@ -303,7 +304,7 @@ class CausesBucket(WaitingRoom):
         caught = {row for cycle in cycles for row in cycle}
         for key, words, counted in (
             *((key, str(key[1]), "id") for key in direct),
-            *((cycle[0], name_cycle(cycle), "cycle") for cycle in cycles[:most]),
+            *((one[0], " -> ".join(str(id) for _, id in (*one, one[0])), "cycle") for one in cycles[:most]),
         ):
             # Rows of a cycle would not come out if the cause came.
             held = self._list_waiters(key) - (caught if counted == "id" and most is not None else set())
@@ -380,9 +381,6 @@ class CausesBucket(WaitingRoom):
             self.positions[partition] = position, when
         self._note_ages(((partition, ids) for partition, (_, ids) in entry.items()), when)
 
-    def take_memory(self, earlier: CausesBucket) -> None:
-        self.emitted, self.ages, self.positions = earlier.emitted, earlier.ages, earlier.positions
-
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         self._forget(state["forgot"])
@@ -393,11 +391,3 @@ class CausesBucket(WaitingRoom):
             for cause in missing:
                 self.waiters.setdefault((partition, cause), []).append(key)
         self.given_up = {(partition, id): when for partition, id, when in state["given_up"]}
-
-
-def name_cycle(cycle: list[Key]) -> str:
-    """
-    >>> name_cycle([("room 1", "a"), ("room 1", "b")])
-    'a -> b -> a'
-    """
-    return " -> ".join(str(id) for _, id in (*cycle, cycle[0]))

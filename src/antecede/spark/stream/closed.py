@@ -218,9 +218,9 @@ def read_status(checkpoint: str | os.PathLike[str], batch: int) -> Status | None
 
 def find_state(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> bytes | None:
     """The last state of the bucket, if the query with this checkpoint is one by closed sets."""
-    slots = [read_slot(spark, join(absolute(checkpoint), "closed"), at) for at in range(SLOTS)]
-    found = [one for one in slots if one is not None]
-    return max(found, key=lambda one: one.batch).bucket if found else None
+    slots = (read_slot(spark, join(absolute(checkpoint), "closed"), at) for at in range(SLOTS))
+    last = max((one for one in slots if one is not None), key=lambda one: one.batch, default=None)
+    return None if last is None else last.bucket
 
 
 def read_version_2(home: str, batch: int, settings: Settings) -> bytes | None:

@@ -122,10 +122,6 @@ class Step:
         named = row, rows.process[entries], rows.count[entries]
         return Waits(rows.lane[held], rows.channel[held], rows.position[held], *named)
 
-    def find_held(self) -> Numbers:
-        """The rows that wait, without copies of them."""
-        return np.flatnonzero(self.rows.state == kernel.HELD)
-
     def _note(self) -> None:
         """Note of what came out what it lacks, and whether it is late."""
         rows, gaps, before = self.rows, self.counts.gaps, self._noted
@@ -161,7 +157,7 @@ class Step:
     def expire(self, is_tired: Any) -> None:
         """Give up what these rows wait for and is not here, and go on, until none of them waits."""
         while True:
-            held = self.find_held()
+            held = np.flatnonzero(self.rows.state == kernel.HELD)
             tired = is_tired[held]
             if not tired.any():
                 return

@@ -189,19 +189,16 @@ def bucket_keys(count: int) -> Sequence[int]:
 
 def make_packer(keys: Sequence[int], assign: Assign) -> Any:
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        kept: list[pa.RecordBatch] = []
-        rows = octets = 0
         # Every bucket is called in every micro-batch, so that each has a state: with another number of buckets, which
         # would put partitions elsewhere, one of them is found and refused.
         yield empty_rows(keys)
+        kept: list[pa.RecordBatch] = []
         for batch in batches:
             kept.append(batch)
-            rows += batch.num_rows
-            octets += batch.nbytes
-            if rows >= CHUNK or octets >= OCTETS:
+            if sum(one.num_rows for one in kept) >= CHUNK or sum(one.nbytes for one in kept) >= OCTETS:
                 yield pack_rows(pa.Table.from_batches(kept), keys, assign)
-                kept, rows, octets = [], 0, 0
-        if rows:
+                kept = []
+        if kept:
             yield pack_rows(pa.Table.from_batches(kept), keys, assign)
 
     return pack

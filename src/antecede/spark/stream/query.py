@@ -32,7 +32,7 @@ from antecede.spark.stream.status import observed_metrics, posting
 from antecede.storage import absolute, join, local, open_file, put, readable, vacant
 
 __all__ = [
-    "Checkpoint", "Counted", "Findings", "Noting", "Query", "Totals", "make_session", "run_query", "write_findings",
+    "Checkpoint", "Counted", "Noting", "Query", "Totals", "make_session", "run_query", "write_findings",
 ]  # fmt: skip
 
 NOTE: Final = "antecede.json"
@@ -273,17 +273,6 @@ def show_value(value: Any) -> str:
 # Findings, as Parquet
 
 
-class Findings(Struct, frozen=True):
-    """What was found so far, in all lives of a query."""
-
-    counts: Mapping[str, int]
-    """Kind -> how many; those that there are."""
-    first: tuple[Mapping[str, Any], ...]
-    """One of each kind."""
-    batches: int
-    """Micro-batches that are done."""
-
-
 def write_findings(
     spark: SparkSession,
     find: Callable[[SparkSession], DataFrame],
@@ -295,7 +284,7 @@ def write_findings(
     timed: bool,
     columns: Struct | None = None,
     **noting: Unpack[Noting],
-) -> Findings:
+) -> Totals:
     """Write findings of these kinds as Parquet: a streaming DataFrame with a column `kind`, which `find` makes."""
     schema = find(spark).schema
 
@@ -317,11 +306,10 @@ def write_findings(
 
     query = Query("verify --stream", identity, out, build, count, recount, timed, columns)
     totals = run_query(spark, checkpoint, query, **noting)
-    return Findings(
-        {kind: totals.counts[kind] for kind in kinds if totals.counts.get(kind)},
-        tuple(totals.examples[kind] for kind in kinds if kind in totals.examples),
-        totals.batch + 1,
+    counts, examples = (
+        {kind: part[kind] for kind in kinds if part.get(kind)} for part in (totals.counts, totals.examples)
     )
+    return Totals(totals.batch, counts, examples)
 
 
 def aggregates(kinds: Sequence[str], schema: StructType) -> list[Column]:

@@ -110,29 +110,21 @@ class VectorBucket(WaitingRoom):
         entries = read.first[good], read.last[good], process, read.counts
         step = Step(self.counts, lane, own[good], number, number, *entries)
         rows = step.rows
-        dropped = self._repeat(rows.state == kernel.DROPPED, good, lane)
         step.expire(self.is_tired(table, now)[good])
-        copies = rows.state == kernel.COPY
-        again = copies & (self.counts.delivered[own[good]] >= number)
         named = list(self.processes)
         for at in bad.tolist():
             out.refuse(at, VECTOR_FAULTS[read.fault[at] - 1])
         out.add_step(
             good, step, lambda one: {"process": named[self.homes[one.channel, 1]], "number": one.first}
         )
-        for at, place in [*dropped, *self._repeat(again, good, lane)]:
-            out.add(at, REPEATED, place)
-        left = np.flatnonzero((rows.state == kernel.HELD) | (copies & ~again))
+        came_out = self.counts.delivered[own[good]] >= number
+        again = (rows.state == kernel.DROPPED) | ((rows.state == kernel.COPY) & came_out)
+        for at, one in zip(good[again].tolist(), lane[again].tolist(), strict=True):
+            out.add(at, REPEATED, int(self.counts.places[one]))
+            self.counts.places[one] += 1
+        left = np.flatnonzero((rows.state == kernel.HELD) | ((rows.state == kernel.COPY) & ~came_out))
         self.counts.waits = step.find_waits(left)
         return np.asarray(good[left])
-
-    def _repeat(self, which: Any, rows: Numbers, lane: Numbers) -> list[tuple[int, int]]:
-        """Rows that came before, with the positions that they get."""
-        found, places = [], self.counts.places
-        for row, one in zip(rows[which].tolist(), lane[which].tolist(), strict=True):
-            found.append((row, int(places[one])))
-            places[one] += 1
-        return found
 
     def _sort(self, table: pa.Table, read: Vectors, old: int) -> Numbers:
         """What was held, as it was; what came by time, by the sum of its entries, and then by process."""
@@ -163,7 +155,8 @@ class VectorBucket(WaitingRoom):
         fault[row[nulls]] = 3
         fault[table[self.settings.vector].is_null().to_numpy(zero_copy_only=False)] = 2
         fault[code < 0] = 1
-        return Vectors(lane, code, number, sum_entries(count, first, last), fault, first, last, named, count)
+        sums = np.concatenate([[0], np.cumsum(count)])
+        return Vectors(lane, code, number, sums[last] - sums[first], fault, first, last, named, count)
 
     def _number_channels(self, lane: Numbers, code: Numbers, count: Numbers, own: Numbers) -> Numbers:
         """The channel of each entry; an entry of 0 has that of its row, `own`."""
@@ -295,10 +288,3 @@ def flatten(column: pa.ChunkedArray) -> tuple[pa.Array | None, Numbers, Numbers,
     counts = values.fill_null(0).to_numpy(zero_copy_only=False)
     # Arrow's own memory is read-only: another type, for which all would be compiled again.
     return keys, np.array(counts, np.int64), ends[:-1].copy(), ends[1:].copy(), np.array(nulls, np.int64)
-
-
-def sum_entries(counts: Numbers, first: Numbers, last: Numbers) -> Numbers:
-    """The sum of the entries of each row."""
-    sums = np.concatenate([[0], np.cumsum(counts)])
-    total: Numbers = sums[last] - sums[first]
-    return total

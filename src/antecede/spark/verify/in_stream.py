@@ -32,7 +32,7 @@ from antecede.spark.errors import raise_task_errors
 from antecede.spark.frames import ByCauses, rename_columns
 from antecede.spark.stream.bucket import Bucket, BucketSettings, from_ipc, to_ipc
 from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, run_buckets
-from antecede.spark.stream.query import Checkpoint, Findings, Noting, make_session, write_findings
+from antecede.spark.stream.query import Checkpoint, Noting, Totals, make_session, write_findings
 from antecede.spark.stream.status import Status
 from antecede.spark.tables import StreamFiles
 from antecede.spark.verify.by_causes import alias_judged, findings_schema, refuse_request, select_judged
@@ -101,6 +101,7 @@ class JudgingBucket(Bucket):
     """Partitions of a stream, and what was told of them."""
 
     form = "judging"
+    memory = ("partitions", "ages", "unchecked")
 
     def __init__(self, settings: JudgingSettings) -> None:
         super().__init__(settings)
@@ -236,9 +237,6 @@ class JudgingBucket(Bucket):
         self._forget(when)
         self._take(from_ipc(entry), when)
 
-    def take_memory(self, earlier: JudgingBucket) -> None:
-        self.partitions, self.ages, self.unchecked = earlier.partitions, earlier.ages, earlier.unchecked
-
     def load_state(self, state: dict[str, Any]) -> None:
         self._forget(state["forgot"])
         self.checked = state["checked"]
@@ -264,7 +262,7 @@ def verify_files(
     patience: str | None = None,
     remember: str | None = None,
     **noting: Unpack[Noting],
-) -> Findings:
+) -> Totals:
     """Events in files that appear -> findings as Parquet. Started again, it goes on where it was."""
     kept = Checkpoint(checkpoint)
     own = make_session(spark, {PROVIDER: ROCKSDB})
