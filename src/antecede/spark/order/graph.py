@@ -122,13 +122,12 @@ def follow_causes(
     effect = node[row]
     present = np.zeros(len(names), np.bool_)
     present[node] = True
-    if known_outside:
-        cause, effect = cause[present[cause]], effect[present[cause]]
+    known = present[cause] if known_outside else slice(None)
     first = np.zeros(len(names), np.int64)
     if time is not None:
         first[:] = np.iinfo(np.int64).max
         np.minimum.at(first, node, time)
-    key, level, reached, held, starts, pool = walk(present, cause, effect, first, most)
+    key, level, reached, held, starts, pool = walk(present, cause[known], effect[known], first, most)
     stuck = ~reached & present
     cycles = find_cycles(stuck, cause, effect, group, node, names) if stuck.any() else {}
     return Events(names, node, present, cause, effect, first, key, level, held, starts, pool, cycles)
@@ -349,7 +348,9 @@ def sort_rows(
         tied = find_ties(order, (first, level, key, group))
     if tied.any():
         some = order[tied]
-        rank = rank_names(np.unique(node[some]), names, text)
+        ranked = np.zeros(len(names), np.bool_)
+        ranked[node[some]] = True
+        rank = rank_names(np.flatnonzero(ranked), names, text)
         columns = (own, node, rank[node], first, level, key, group)
         order[tied] = some[np.lexsort(tuple(column[some] for column in columns))]
     return order
