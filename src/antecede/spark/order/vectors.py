@@ -6,6 +6,7 @@ A batch of Arrow has whole vectors, as maps or arrays. Arrays of one length are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -103,13 +104,8 @@ class Vectors:
     def __init__(
         self, process: pa.Array, vectors: Any, keys: Any, values: Any, parents: Any, width: int
     ) -> None:
-        self.process, self.vectors, self.keys, self.parents, self.width = (
-            process,
-            vectors,
-            keys,
-            parents,
-            width,
-        )
+        self.process, self.vectors = process, vectors
+        self.keys, self.parents, self.width = keys, parents, width
         self.null = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         self.values = values.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -139,10 +135,9 @@ class Vectors:
         return total
 
     def find_faults(self) -> Any:
-        """For each row the first of `FAULTS` that it has, or -1; and its own number as `own`."""
+        """For each row the first of `FAULTS` that it has, or -1."""
         rows = len(self.process)
         fault = np.full(rows, -1, np.int64)
-        self.own = self._own_numbers()
         fault[self.own < 1] = 4
         parents = np.repeat(np.arange(rows), self.width) if self.width else self.parents
         fault[parents[self.values < 0]] = 3
@@ -152,7 +147,9 @@ class Vectors:
         fault[self.process.is_null().to_numpy(zero_copy_only=False)] = 0
         return fault
 
-    def _own_numbers(self) -> Any:
+    @cached_property
+    def own(self) -> Any:
+        """Each row's own number, or 0."""
         rows = len(self.process)
         if self.width:
             place = self.process.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -244,7 +241,6 @@ def climb_times(group: Any, vectors: Vectors, time: Any) -> Any:
     The rows are whole partitions without faults. An entry (process, n) stands for that process's row n, or the last
     one before it that is there: what came before it at that process is in its key already.
     """
-    vectors.find_faults()
     own, entry = vectors.process, np.arange(vectors.width)
     if vectors.keys is None:
         own = own.to_numpy(zero_copy_only=False).astype(np.int64)
