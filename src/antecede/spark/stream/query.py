@@ -306,9 +306,8 @@ def write_findings(
 
     query = Query("verify --stream", identity, out, build, count, recount, timed, columns)
     totals = run_query(spark, checkpoint, query, **noting)
-    counts, examples = (
-        {kind: part[kind] for kind in kinds if part.get(kind)} for part in (totals.counts, totals.examples)
-    )
+    counts = {kind: totals.counts[kind] for kind in kinds if totals.counts.get(kind)}
+    examples = {kind: totals.examples[kind] for kind in kinds if kind in totals.examples}
     return Totals(totals.batch, counts, examples)
 
 
