@@ -43,15 +43,31 @@ AS_USERS = {
 
 ELSEWHERE = {"cluster", "on_cluster", "on_connect"}
 
+SMALL = {
+    # Each sort and each group begins with so much, filled with zeros: 32 to 64 MB where the heap has gigabytes.
+    "spark.buffer.pageSize": "1m",
+    # Else the plans of the last 1,000 queries fill half of the heap, and all of it is searched again and again.
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
+}
+"""Tables are small, and nobody looks at queries that are done."""
+
 LONGEST = (
     "verify_causes",
     "span_messages",
-    "tutorials",
-    "order_causes",
-    "order",
+    "stream_cli",
     "stream_killed",
-    "measure",
+    "tutorials",
+    "verify_stream",
+    "stream_closed",
+    "column_names",
     "ingest",
+    "order_vectors",
+    "order",
+    "order_causes",
+    "verify",
 )
 """Files that take long, the longest first. The last one of all to be started decides when all is done."""
 
@@ -100,6 +116,7 @@ def spark(tmp_path_factory):
             # A heap that has to grow is searched through each time: it begins with room for the plans of many tests.
             "spark.driver.extraJavaOptions": "-Xms1536m -Xmn768m",
             "spark.local.dir": str(scratch),
+            **SMALL,
             # Sessions of Connect compile and adapt, as users' Sparks do; the cluster adapts.
             **INTERPRETED,
             # Nor is there anything to learn from a shuffle of a few hundred rows: one plan, not one after each stage.
