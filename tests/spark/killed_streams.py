@@ -83,7 +83,8 @@ def remember_causes(spark):
 def write(rows, home, once):
     """Write until all that is there is done, or, unless once, for ever."""
     writer = rows.writeStream.option("checkpointLocation", str(home / "checkpoint"))
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
+    # A stream that has done all there is does not ask for more all the time, while others start.
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="200 milliseconds")
     query = writer.start(str(home / "out"))
     query.awaitTermination()
     return query
@@ -92,8 +93,10 @@ def write(rows, home, once):
 def run_until_killed(root, kinds):
     """What the process does that is killed. A stream that fails ends it at once."""
     from antecede.spark import connect
+    from tests.spark.conftest import INTERPRETED, SMALL
 
-    spark = connect("local[2]", log=f"{root}/log", settings={"spark.sql.shuffle.partitions": "2"})
+    settings = {"spark.sql.shuffle.partitions": "2", **INTERPRETED, **SMALL}
+    spark = connect("local[2]", log=f"{root}/log", settings=settings)
 
     def run(kind):
         try:
@@ -125,7 +128,7 @@ def kill_streams(root, feeds):
     try:
         while any(count_commits(root / kind) < COMMITS for kind in feeds):
             assert process.poll() is None, (root / "log").read_text()[-4000:]
-            time.sleep(0.01)
+            time.sleep(0.1)
         for _, give, _ in feeds.values():
             give()
         time.sleep(seconds)
