@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from antecede.errors import BadParameter
 from antecede.spark import missing, order, read_spans
-from antecede.spark.spans.otlp import read_id
+from antecede.spark.spans.otlp import find_usual, read_id
 from antecede.spark.spans.schema import Wrong, name_kind, read_integer
 from tests.spark.otlp_lines import full_id, make_line, send
 
@@ -120,6 +120,52 @@ def test_only_digits_are_an_integer(text, number):
     assert read_integer(text) == number
 
 
+ODD_IDS = [
+    "",
+    "0",
+    "0" * 16,
+    "0" * 32,
+    "f" * 15,
+    "F" * 16,
+    "f" * 16 + "\n",
+    "g" * 16,
+    "\u0661" * 16,
+    "f" * 33,
+    None,
+]
+ODD_TIMES = [
+    "",
+    "0",
+    "05",
+    "9",
+    "-5",
+    "+5",
+    " 5",
+    "1.5",
+    "0x5",
+    "\u0665",
+    "9" * 19,
+    "1" * 20,
+    "soon",
+    "null",
+    None,
+]
+
+
+def test_what_columns_call_usual_is_what_reading_each_span_finds():
+    trace, span = "0" * 31 + "a", "0" * 15 + "a"
+    usual = [(trace, span, span, "5", "8" * 19), (trace, span, None, "1", "1661140374351773094")]
+    odd: list[tuple[str | None, ...]] = [(id, span, span, "5", "5") for id in [*ODD_IDS, span]]
+    odd += [(trace, id, None, "5", "5") for id in [*ODD_IDS, trace]]
+    odd += [(trace, span, id, "5", "5") for id in [*filter(None, ODD_IDS), trace]]
+    odd += [(trace, span, None, *both) for time in ODD_TIMES for both in ((time, "5"), ("5", time))]
+    columns = [pa.array(column, pa.string()) for column in zip(*usual, *odd, strict=True)]
+    assert find_usual(*columns) == [True] * len(usual) + [False] * len(odd)
+    for of, id, _, *times in usual:
+        assert (read_id(of, "", 16), read_id(id, "", 8)) == (of, id)
+        assert [read_integer(time) for time in times] == [int(time) for time in times]
+
+
 def test_old_names_of_attributes_mean_what_the_new_ones_do(otlp):
     spans, _ = otlp
     assert pick_messaging(spans[SEND]) == ("kafka", "orders", "send", "m-1")
@@ -186,6 +232,16 @@ def test_a_span_that_is_wrong_is_rejected_with_the_reason(spark, tmp_path):
     assert reasons == {str(case): reason for case, (*_, reason) in enumerate(WRONG) if reason is not None}
     sound = {f"case {case}" for case, (*_, reason) in enumerate(WRONG) if reason is None}
     assert {row.name for row in spans.collect()} == sound
+
+
+def test_a_rejected_span_may_hold_bytes_that_are_no_text(spark, tmp_path):
+    """The task failed."""
+    span = {"traceId": SHOP, "spanId": "nothex", "attributes": [{"key": "a?"}]}
+    line = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    (tmp_path / "a.jsonl").write_bytes(line.encode().replace(b"a?", b"a\xff"))
+    [row] = read_spans(spark, tmp_path).rejected.collect()
+    assert row.reason == "its spanId is not 8 bytes in hex or base64: nothex"
+    assert "a\ufffd" in row.text
 
 
 def test_tempo_writes_the_same_spans_in_base64_over_many_lines(spark, otlp):

@@ -20,10 +20,8 @@ table, says what is wrong with a row, and gives our columns (`describe_rows`); t
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -35,19 +33,19 @@ from antecede.errors import BadParameter
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import escape_path, quote, to_nanoseconds
 from antecede.spark.ingest.rows import list_files
-from antecede.spark.spans.jaeger import read_jaeger
+from antecede.spark.spans.jaeger import JaegerRows
 from antecede.spark.spans.messages import MessageCounts, write_messages
-from antecede.spark.spans.otlp import read_otlp
+from antecede.spark.spans.otlp import OtlpRows
 from antecede.spark.spans.schema import (
     LARGEST,
     MESSAGING,
     REJECTED,
     ROWS,
     SPANS,
+    Fields,
     SpanRows,
-    Wrong,
-    derive_resource,
     is_none,
+    make_owner,
     parse_columns,
 )
 from antecede.spark.tables import BROKEN, FILE, name_file, read_files
@@ -61,6 +59,11 @@ from antecede.trace.foreign.formats import (
 )
 
 __all__ = ["SpanCounts", "Spans", "count_spans", "read_spans", "write_spans"]
+
+
+TABLES: Final = {"spans": SPANS, "rejected": REJECTED}
+TOGETHER: Final = 1 << 11
+"""Rows of a batch, about: of more, those that were added first have left the processor's cache."""
 
 
 class Spans(NamedTuple):
@@ -111,7 +114,8 @@ def read_spans(
     [('t:b', ['t:a'], 1661140374351773094), ('t:a', [], 1661140374351773093)]
     [('t', 'it is no row of the table')]
     """
-    return divide(read_rows(spark, path, format, mapping, no_cause, process))
+    read = open_source(spark, path, format, mapping, no_cause, process)
+    return Spans(*map(read, TABLES.values()))
 
 
 def write_spans(
@@ -131,13 +135,14 @@ def write_spans(
     `spans/` and `rejected/` are what was read. `events/` and `runs.parquet` are a trace of one `run`, and `messages/`
     says whose spans are behind it (`antecede.spark.spans.messages`, which says what `rpc` is).
     """
-    rows = read_rows(spark, path, format, mapping, no_cause, process)
     # Two tables come of one reading: parsing is what takes the time.
+    rows = open_source(spark, path, format, mapping, no_cause, process)(ROWS)
     rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with raise_task_errors(), whole(out) as aside:
-            for name, table in divide(rows)._asdict().items():
-                table.write.parquet(join(aside, name))
+            for name, columns in TABLES.items():
+                of = "reason IS NULL" if columns == SPANS else "reason IS NOT NULL"
+                rows.where(of).select(*parse_columns(columns)).write.parquet(join(aside, name))
             rows.unpersist()
             read = read_written(spark, aside)
             rejected = read.rejected.count()
@@ -149,13 +154,8 @@ def write_spans(
 
 
 def read_written(spark: SparkSession, directory: str) -> Spans:
-    types = {"spans": SPANS, "rejected": REJECTED}
-    return Spans(
-        *(
-            spark.read.schema(types[name]).parquet(escape_path(join(directory, name)))
-            for name in Spans._fields
-        )
-    )
+    places = {name: escape_path(join(directory, name)) for name in TABLES}
+    return Spans(*(spark.read.schema(TABLES[name]).parquet(place) for name, place in places.items()))
 
 
 def count_spans(read: Spans, found: MessageCounts, rejected: int) -> SpanCounts:
@@ -171,93 +171,42 @@ def count_spans(read: Spans, found: MessageCounts, rejected: int) -> SpanCounts:
     return SpanCounts(rejected=rejected, **row.asDict(), **asdict(found))
 
 
-def read_rows(
+def open_source(
     spark: SparkSession,
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     format: str,
     mapping: Mapping[str, str] | None,
     no_cause: str | Sequence[str],
-    process: str | Sequence[str] = (),
-) -> DataFrame:
-    """Spans and what cannot be read, which has a reason."""
+    process: str | Sequence[str],
+) -> Callable[[str], DataFrame]:
+    """Look for the files. What it gives reads some of the columns of `ROWS`: of spans, of the rejected, or of both."""
     refuse_span_request(format, mapping)
     many = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not many:
         raise BadParameter("read_spans", "name one file or more")
     names = list_files(spark, many)
     attributes = (process,) if isinstance(process, str) else tuple(process)
+    make_rows: type[SpanRows]
     if format == "spans":
-        none = (no_cause,) if isinstance(no_cause, str) else tuple(no_cause)
-        return read_table(spark, names, mapping, none, attributes)
-    read = {"otlp": read_otlp, "jaeger": read_jaeger}[format]
-    return read_documents(spark, names, read, attributes)
-
-
-def divide(rows: DataFrame) -> Spans:
-    return Spans(
-        rows.where("reason is null").select(*parse_columns(SPANS)),
-        rows.where("reason is not null").select(*parse_columns(REJECTED)),
-    )
-
-
-# Documents
-
-TOGETHER: Final = 1 << 13
-"""Rows of a batch, about."""
-WHOLE: Final = re.compile(rb"\s*([{\[]|\Z)")
-"""The beginning of a file's first record: of all others, Spark took the brace."""
-SPREAD: Final = re.compile(rb"[^\n]*[{\[,]\s*\n")
-"""The beginning of a document that is spread over lines: its first line cannot be the last."""
-ENDED: Final = re.compile(rb"\n[}\]]{1,8}(?=[ \t\r]*\n)")
-"""Where such a document ends: behind a line of closing brackets, not indented."""
-SIGNS: Final = re.compile(rb"^\[\s*(?=\{)|(?<=\})\s*[,\]]$")
-"""What an array has before and behind a document that stands on lines of its own."""
-
-
-def read_documents(
-    spark: SparkSession,
-    names: Sequence[str],
-    read: Callable[[SpanRows, str, bytes], None],
-    process: Sequence[str],
-) -> DataFrame:
-    """The spans in these files: `read` adds those of a text to the rows, or raises `Wrong` before it adds any."""
-
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = SpanRows(process)
-        for batch in batches:
-            for file, record in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                for text in find_texts(record):
-                    try:
-                        read(rows, file, text)
-                    except Wrong as error:
-                        rows.reject(file, text.decode(errors="replace"), str(error))
-                    if len(rows) >= TOGETHER:
-                        yield rows.take()
-        if len(rows):
-            yield rows.take()
-
-    records = spark.read.option("lineSep", "\n{").text([escape_path(name) for name in names])
-    texts = records.select(name_file().alias("file"), F.col("value").cast("binary"))
-    return texts.mapInArrow(mark_errors(work), ROWS)
-
-
-def find_texts(record: bytes) -> Iterator[bytes]:
-    """The texts of a record: documents, arrays of them, and what is neither.
-
-    >>> list(find_texts(b'"a": 1},\\n'))
-    [b'{"a": 1}']
-    """
-    text = record if WHOLE.match(record) else b"{" + record
-    if b"\n" in text and SPREAD.match(text):
-        ends = [match.end() for match in ENDED.finditer(text)]
-        parts = [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
+        none = [no_cause] if isinstance(no_cause, str) else list(no_cause)
+        make_rows, table = TableRows, read_table(spark, names, mapping, none)
     else:
-        parts = text.split(b"\n")
-    for part in map(bytes.strip, parts):
-        whole = part[:1] + part[-1:] in (b"{}", b"[]")
-        if part.strip(b" \t\r\n,[]"):
-            # An expression takes longer than all the rest.
-            yield part if whole else SIGNS.sub(b"", part)
+        make_rows = {"otlp": OtlpRows, "jaeger": JaegerRows}[format]
+        records = spark.read.option("lineSep", "\n{").text([escape_path(name) for name in names])
+        table = records.select(name_file().alias("file"), F.col("value").cast("binary"))
+
+    def read(columns: str) -> DataFrame:
+        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rows = make_rows(attributes, columns)
+            for batch in batches:
+                for _ in rows.add_batch(batch):
+                    if len(rows) >= TOGETHER:
+                        yield from rows.take()
+            yield from rows.take()
+
+        return table.mapInArrow(mark_errors(work), columns)
+
+    return read
 
 
 # Tables
@@ -269,33 +218,21 @@ LISTS: Final = dict.fromkeys(MAPS, MAP) | dict.fromkeys(SPAN_LISTS, LIST)
 
 
 def read_table(
-    spark: SparkSession,
-    names: list[str],
-    mapping: Mapping[str, str] | None,
-    no_cause: Sequence[str],
-    process: Sequence[str] = (),
+    spark: SparkSession, names: list[str], mapping: Mapping[str, str] | None, no_cause: Sequence[str]
 ) -> DataFrame:
-    """The spans in these files, and what cannot be read."""
     wanted = OTEL_TRACES if mapping is None else mapping
     table = read_files(spark, "read_spans", names, {name: LISTS.get(ours) for ours, name in wanted.items()})
-    chosen = choose_columns(mapping, [name for name in table.columns if name not in OWN])
-
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = SpanRows(process)
-        for batch in batches:
-            for row in batch.to_pylist():
-                add_row(rows, row, no_cause)
-            if len(rows):
-                yield rows.take()
-
-    return describe_rows(table, chosen).mapInArrow(mark_errors(work), ROWS)
+    columns = choose_columns(mapping, [name for name in table.columns if name not in OWN])
+    return describe_rows(table, columns, no_cause)
 
 
-def describe_rows(table: DataFrame, mapping: Mapping[str, str]) -> DataFrame:
+def describe_rows(table: DataFrame, mapping: Mapping[str, str], no_cause: Sequence[str]) -> DataFrame:
     """The columns that a span can have, and `file`, `text` and `reason`."""
     types = {field.name: field.dataType.simpleString() for field in table.schema}
     texts = {ours: f"CAST({quote(name)} AS string)" for ours, name in mapping.items()}
     columns = {ours: F.expr(text) for ours, text in texts.items()}
+    if "parent" in columns:
+        columns["parent"] = F.when(~columns["parent"].isin(*no_cause), columns["parent"])
     wrong = [
         (f"coalesce({texts[ours]} = '', true)", f"it has no {ours}", "''") for ours in ("id", "trace_id")
     ]
@@ -332,12 +269,20 @@ def parse(name: str, type_name: str, kind: str) -> Column:
     return F.from_json(column, kind) if type_name == "string" else column.cast(kind)
 
 
-def add_row(rows: SpanRows, row: Mapping[str, Any], no_cause: Collection[str]) -> None:
-    """Add what `describe_rows` says of a row. What is not mapped is not there."""
-    if row["reason"] is not None:
-        rows.reject(row["file"], row["text"], row["reason"])
-        return
-    given = row.get
+class TableRows(SpanRows):
+    def add_batch(self, batch: pa.RecordBatch) -> Iterator[None]:
+        """Add what `describe_rows` says of rows: of some at a time, else they keep Python's garbage collector busy."""
+        for first in range(0, len(batch), TOGETHER):
+            for row in batch.slice(first, TOGETHER).to_pylist():
+                if row["reason"] is None:
+                    self._rows.append(read_row(row.get))
+                else:
+                    self.reject(row["file"], row["text"], row["reason"])
+            yield
+
+
+def read_row(given: Callable[[str], Any]) -> Fields:
+    """The span of a row. What is not mapped is not there."""
     resource, attributes = (dict(given(name) or ()) for name in MAPS)
     # What a column says wins: it takes the place of the attribute that is asked first.
     for name, first in (("service", "service.name"), ("instance", "service.instance.id")):
@@ -350,9 +295,7 @@ def add_row(rows: SpanRows, row: Mapping[str, Any], no_cause: Collection[str]) -
     traces, spans = (given(name) or () for name in SPAN_LISTS)
     both = zip(traces, spans, strict=False)
     links = [f"{of}:{id}" for of, id in both if of is not None and id is not None]
-    parent = None if is_none(given("parent")) or given("parent") in no_cause else given("parent")
-    who, find = derive_resource(resource.get), attributes.get
-    rows.add(
-        row["file"], row["trace_id"], row["id"], parent, links, given("name"), given("kind"), start, end, who,
-        resource.get, find, given("process"),
-    )  # fmt: skip
+    parent = None if is_none(given("parent")) else given("parent")
+    owner = make_owner(resource, process=given("process"))
+    ids = given("trace_id"), given("id"), parent, links
+    return Fields(*ids, given("name"), given("kind"), start, end, owner, attributes)

@@ -13,19 +13,21 @@ import msgspec
 
 from antecede.spark.spans.schema import (
     LARGEST,
-    Find,
+    NULL,
+    Attributes,
+    DocumentRows,
+    Fields,
     Scalar,
-    SpanRows,
     Wrong,
-    decode_documents,
+    decode,
     define,
-    derive_resource,
     is_none,
-    read_integer,
+    make_owner,
+    read_time,
     to_text,
 )
 
-__all__ = ["read_jaeger"]
+__all__ = ["JaegerRows"]
 
 TAG: Any = define("Tag", key=Scalar, value=Any)
 TAGS: Any = list[TAG | None]
@@ -39,24 +41,30 @@ TRACE: Any = define("Trace", spans=list[SPAN | None], processes=dict[str, PROCES
 DOCUMENT: Any = define(
     "Document", data=list[TRACE | None], spans=list[SPAN | None], processes=dict[str, PROCESS | None]
 )
-DOCUMENTS: Final = msgspec.json.Decoder(list[DOCUMENT])
+DOCUMENTS: Final = msgspec.json.Decoder(DOCUMENT | list[DOCUMENT])
 HEX: Final = re.compile("[0-9a-fA-F]{1,32}")
 
 
-def read_jaeger(rows: SpanRows, file: str, text: bytes) -> None:
-    """Add the spans of a text, or raise `Wrong`."""
-    alone = b'"spanID"' in text and b'"spans"' not in text
-    whole = b'{"spans":[' + text + b"]}" if alone else text
-    known = decode_documents(DOCUMENTS, whole, "JSON of Jaeger")
-    traces = [one.data if one.spans is None else [one] for one in known]
-    if None in traces:
-        raise Wrong("it has neither data nor spans")
-    for trace in (trace for many in traces for trace in many):
-        for span in trace.spans or () if trace else (None,):
-            rows.attempt(add_span, file, span, (trace and trace.processes) or {})
+class JaegerRows(DocumentRows):
+    def read(self, file: str, text: bytes) -> None:
+        alone = b'"spanID"' in text and b'"spans"' not in text
+        whole = b'{"spans":[' + text + b"]}" if alone else text
+        known = decode(DOCUMENTS, whole, "JSON of Jaeger")
+        traces = [one.data if one.spans is None else [one] for one in known]
+        if None in traces:
+            raise Wrong("it has neither data nor spans")
+        for trace in (trace for many in traces for trace in many):
+            for span in trace.spans or () if trace else (None,):
+                try:
+                    self._rows.append(read_span(span, (trace and trace.processes) or {}))
+                except Wrong as error:
+                    self.reject_span(file, span, error)
 
 
-def add_span(rows: SpanRows, file: str, span: Any, processes: dict[str, Any]) -> None:
+def read_span(span: Any, processes: dict[str, Any]) -> Fields:
+    """The values of a span, or raise `Wrong`."""
+    if span is None:
+        raise Wrong(NULL)
     trace, own = (
         read_id(getattr(span, name), most, name) for name, most in (("traceID", 32), ("spanID", 16))
     )
@@ -70,27 +78,19 @@ def add_span(rows: SpanRows, file: str, span: Any, processes: dict[str, Any]) ->
         if of == trace and one.refType == "CHILD_OF" and parent is None:
             parent = id
         links.append(f"{of}:{id}")
-    start, duration = (read_micros(getattr(span, name), name) for name in ("startTime", "duration"))
+    others = [link for link in links if link != f"{trace}:{parent}"]
+    start, duration = (read_time(getattr(span, name), name, 1000) for name in ("startTime", "duration"))
     end = None if start is None or duration is None or start + duration > LARGEST else start + duration
     process = span.process or processes.get(to_text(span.processID) or "") or PROCESS()
-    resource, find = look_up(process.tags), look_up(span.tags)
-    service, instance = derive_resource(resource)
-    who = (to_text(process.serviceName) or service, instance or resource("hostname"))
-    others = tuple(link for link in links if link != f"{trace}:{parent}")
-    name, kind = span.operationName, find("span.kind")
-    rows.add(file, trace, own, parent, others, name, kind, start, end, who, resource, find)
+    owner = make_owner(look_up(process.tags), to_text(process.serviceName), "hostname")
+    tags = look_up(span.tags)
+    return Fields(
+        trace, own, parent, others, span.operationName, tags.get("span.kind"), start, end, owner, tags
+    )
 
 
-def look_up(tags: Any) -> Find:
-    return {tag.key: to_text(tag.value) for tag in reversed(tags or ()) if tag is not None}.get
-
-
-def read_micros(value: Any, name: str) -> int | None:
-    """Microseconds as nanoseconds."""
-    found = read_integer(value)
-    if value is not None and (found is None or found * 1000 > LARGEST):
-        raise Wrong(f"its {name} is no integer: {to_text(value)}")
-    return None if found is None else found * 1000
+def look_up(tags: Any) -> Attributes:
+    return {tag.key: to_text(tag.value) for tag in reversed(tags or ()) if tag is not None}
 
 
 def read_reference(one: Any) -> tuple[str, str]:

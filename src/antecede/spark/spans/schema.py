@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 __all__ = [
-    "REJECTED", "ROWS", "SPANS", "Find", "Scalar", "SpanRows", "Wrong", "decode_documents", "define", "parse_columns",
+    "NULL", "REJECTED", "ROWS", "SPANS", "Attributes", "DocumentRows", "Fields", "Owner", "Scalar", "SpanRows", "Wrong",
+    "decode", "define", "make_owner", "parse_columns", "read_time",
 ]  # fmt: skip
 
 MESSAGING: Final[Mapping[str, Sequence[str]]] = {
@@ -28,7 +32,6 @@ MESSAGING: Final[Mapping[str, Sequence[str]]] = {
     "offset": ["messaging.kafka.offset", "messaging.kafka.message.offset"],
 }
 """Column -> the attributes that it is taken from: the new name first, then the old ones."""
-NO_MESSAGE: Final[Sequence[str | None]] = (None,) * len(MESSAGING)
 
 SPANS: Final = """
     id string, causes array<string>, parent string, links array<string>, trace_id string, span_id string,
@@ -58,10 +61,35 @@ OPERATIONS: Final = {"publish": "send", "deliver": "process"}
 Scalar: TypeAlias = str | int | float | bool | None
 LARGEST: Final = (1 << 63) - 1
 
-Find = Callable[[str], str | None]
-"""The value of an attribute, as text."""
-Who = tuple[str | None, str | None]
-"""Service and instance."""
+Attributes: TypeAlias = Mapping[str, str | None]
+"""Texts by the attributes that they are the values of."""
+
+
+class Owner(Struct, frozen=True, gc=False):
+    """Whose spans are: service, instance and both, or what a table calls the process."""
+
+    service: str | None
+    instance: str | None
+    process: str | None
+    attributes: Attributes | None
+    """None where a table says what the process is: nothing else does."""
+
+
+class Fields(NamedTuple):
+    """What can be known of a span; or of many, field by field."""
+
+    trace_id: Any
+    span_id: Any
+    parent: Any
+    links: Any
+    """Ids with their traces."""
+    name: Any
+    kind: Any
+    start_ns: Any
+    end_ns: Any
+    owner: Any
+    attributes: Any
+    """`Attributes`, or None where none is of a message."""
 
 
 def parse_columns(columns: str) -> dict[str, str]:
@@ -73,8 +101,7 @@ def parse_columns(columns: str) -> dict[str, str]:
     return dict(field.split() for field in columns.split(","))
 
 
-SCHEMA: Final = pa.schema([(name, TYPES[kind]) for name, kind in parse_columns(ROWS).items()])
-GIVEN: Final = [name for name in SCHEMA.names if name not in ("start", "end")]
+NULL: Final = "a null stands where spans should be"
 
 
 class Wrong(ValueError):
@@ -82,99 +109,170 @@ class Wrong(ValueError):
 
 
 class SpanRows:
-    """Rows on their way into Arrow. `process` names the attributes that tell one process from another."""
+    """Rows on their way into Arrow, with some of the columns of `ROWS`: of the spans, of the rejected, or of both.
 
-    def __init__(self, process: Sequence[str] = ()) -> None:
-        self.process = process
-        self._rows: list[tuple[Any, ...]] = []
+    `process` names the attributes that tell one process from another.
+    """
+
+    def __init__(self, process: Sequence[str] = (), columns: str = ROWS) -> None:
+        self._process = process
+        self._schema = pa.schema([(name, TYPES[kind]) for name, kind in parse_columns(columns).items()])
+        self._rows: list[Fields] = []
+        self._rejected: list[tuple[str, str | None, str]] = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows) + len(self._rejected)
 
-    def add(
-        self,
-        file: str,
-        trace_id: str,
-        span_id: str,
-        parent_id: str | None,
-        links: Sequence[str],
-        name: Any,
-        kind: Any,
-        start_ns: int | None,
-        end_ns: int | None,
-        who: Who,
-        resource: Find,
-        attributes: Find | None,
-        process: str | None = None,
-    ) -> None:
-        """A span. `links` are ids with their traces, `attributes` are None where none is of a message."""
-        parent = None if parent_id is None else f"{trace_id}:{parent_id}"
-        # Lists would keep Python's garbage collector busy.
-        causes: tuple[str, ...] = () if parent is None else (parent,)
-        if links:
-            causes = tuple(dict.fromkeys((*causes, *links)))
-        known = name_kind(kind)
-        messaging = NO_MESSAGE if attributes is None else derive_messaging(attributes, known)
-        if self.process and process is None:
-            # Of the process or else of the span.
-            told = [resource(of) or (attributes and attributes(of)) or None for of in self.process]
-            process = join_known(told)
-        process = process or join_known(who)
-        ids = (f"{trace_id}:{span_id}", causes, parent, links, trace_id, span_id)
-        self._rows.append(
-            (*ids, to_text(name), known, *who, process, start_ns, end_ns, *messaging, file, None, None)
-        )
+    def add_batch(self, batch: pa.RecordBatch) -> Iterator[None]:
+        """Add what a batch of the input says, step by step."""
+        raise NotImplementedError
 
     def reject(self, file: str, text: str | None, reason: str) -> None:
         """A span, or a text, and why it cannot be read."""
-        self._rows.append((*(None,) * (len(GIVEN) - 3), file, text, reason))
+        self._rejected.append((file, text, reason))
 
-    def attempt(self, add: Callable[..., None], file: str, span: Any, *more: object) -> None:
-        """Let `add` add a span of JSON; reject what is wrong with it."""
-        try:
-            if span is None:
-                raise Wrong("a null stands where spans should be")
-            add(self, file, span, *more)
-        except Wrong as error:
-            self.reject(file, None if span is None else msgspec.json.encode(span).decode(), str(error))
+    def reject_span(self, file: str, span: Any, error: Wrong) -> None:
+        text = None if span is None else msgspec.json.encode(span).decode(errors="replace")
+        self.reject(file, text, str(error))
 
-    def take(self) -> pa.RecordBatch:
+    def take(self) -> Iterator[pa.RecordBatch]:
         """The rows; they begin anew."""
-        given = zip(GIVEN, zip(*self._rows, strict=True), strict=True)
-        self._rows = []
-        columns = {name: pa.array(column, SCHEMA.field(name).type) for name, column in given}
-        for name in ("start", "end"):
-            columns[name] = pc.divide(columns[f"{name}_ns"], 1000).cast(SCHEMA.field(name).type)
-        return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+        fields, rejected, self._rejected = self._take_fields(), self._rejected, []
+        if fields and "id" in self._schema.names:
+            yield self._make_batch(derive_columns(fields, self._process))
+        if rejected and "reason" in self._schema.names:
+            columns = zip(parse_columns(REJECTED), zip(*rejected, strict=True), strict=True)
+            yield self._make_batch(dict(columns))
+
+    def _take_fields(self) -> Fields | None:
+        rows, self._rows = self._rows, []
+        return Fields(*zip(*rows, strict=True)) if rows else None
+
+    def _make_batch(self, columns: Mapping[str, Any]) -> pa.RecordBatch:
+        """What is not given is null."""
+        absent = [None] * len(next(iter(columns.values())))
+        arrays = [pa.array(columns.get(field.name, absent), field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def derive_resource(find: Find) -> Who:
-    """Service and instance, by the attributes of the process."""
+class DocumentRows(SpanRows):
+    """Rows of files with documents of JSON. A batch has names of files and records of them."""
+
+    def add_batch(self, batch: pa.RecordBatch) -> Iterator[None]:
+        for file, record in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            for text in find_texts(record):
+                try:
+                    self.read(file, text)
+                except Wrong as error:
+                    self.reject(file, text.decode(errors="replace"), str(error))
+                yield
+
+    def read(self, file: str, text: bytes) -> None:
+        """Add the spans of a text, or raise `Wrong` before any is added."""
+        raise NotImplementedError
+
+
+def derive_columns(given: Fields, process: Sequence[str]) -> dict[str, Any]:
+    """The columns of `SPANS`."""
+    traces, spans, parents = (pa.array(column, pa.string()) for column in given[:3])
+    starts, ends = (pa.array(column, pa.int64()) for column in (given.start_ns, given.end_ns))
+    kinds = [KINDS.get(kind) or name_kind(kind) for kind in given.kind]
+    processes = [owner.process for owner in given.owner]
+    if process:
+        both = zip(given.owner, given.attributes, strict=True)
+        processes = [name_process(process, owner, own) for owner, own in both]
+    full_parents = join_ids(traces, parents)
+    return {
+        "id": join_ids(traces, spans),
+        "causes": list(map(list_causes, full_parents.to_pylist(), given.links)),
+        "parent": full_parents,
+        "links": given.links,
+        "trace_id": traces,
+        "span_id": spans,
+        "name": list(map(to_text, given.name)),
+        "kind": kinds,
+        "service": [owner.service for owner in given.owner],
+        "instance": [owner.instance for owner in given.owner],
+        "process": processes,
+        "start": to_timestamps(starts),
+        "end": to_timestamps(ends),
+        "start_ns": starts,
+        "end_ns": ends,
+        **derive_messaging(given.attributes, kinds),
+    }
+
+
+def join_ids(traces: pa.Array, spans: pa.Array) -> pa.Array:
+    """Span ids with their traces."""
+    return pc.binary_join_element_wise(traces, spans, ":")
+
+
+def to_timestamps(nanoseconds: pa.Array) -> pa.Array:
+    return pc.divide(nanoseconds, 1000).cast(TYPES["timestamp"])
+
+
+def list_causes(parent: str | None, links: Sequence[str]) -> Sequence[str]:
+    """The parent, if there is one, and then the links; each once."""
+    if not links:
+        return () if parent is None else (parent,)
+    return list(dict.fromkeys(links if parent is None else (parent, *links)))
+
+
+def name_process(names: Sequence[str], owner: Owner, own: Attributes | None) -> str | None:
+    """The process by the attributes of these names: of the process or else of the span."""
+    if owner.attributes is None:
+        return owner.process
+    told = [owner.attributes.get(name) or (own and own.get(name)) or None for name in names]
+    return join_known(told) or owner.process
+
+
+def make_owner(
+    attributes: Attributes, service: str | None = None, also: str | None = None, process: str | None = None
+) -> Owner:
+    """Service and instance by the attributes of the process, of which `also` comes last; a given service is first."""
+    find = attributes.get
     instance = find("service.instance.id") or find("k8s.pod.name")
     host, pid = find("host.name"), find("process.pid")
     if instance is None and host is not None and pid is not None:
         instance = f"{host}/{pid}"
-    return find("service.name"), instance
+    if also is not None:
+        instance = instance or find(also)
+    who = service or find("service.name"), instance
+    return Owner(*who, process or join_known(who), attributes if process is None else None)
 
 
-def derive_messaging(find: Find, kind: str | None) -> Sequence[str | None]:
-    """What a span did with a message.
+def derive_messaging(rows: Sequence[Attributes | None], kinds: Sequence[str | None]) -> dict[str, pa.Array]:
+    """What spans did with messages.
 
     The operation decides, not the span kind, which changed between versions of the conventions. The oldest forbade
     the operation on a send: there alone the kind says it.
     """
-    found: list[str | None] = []
-    for names in MESSAGING.values():
-        for name in names:
-            if (value := find(name)) is not None:
-                break
-        found.append(value)
-    system, _, operation, *_ = found
-    if operation is not None:
-        found[2] = OPERATIONS.get(operation.lower(), operation.lower())
-    elif system is not None and kind == "producer":
-        found[2] = "send"
-    return found
+    places = [at for at, attributes in enumerate(rows) if attributes is not None]
+    told = [attributes for attributes in rows if attributes is not None]
+    found = {name: find_first(told, names) for name, names in MESSAGING.items()}
+    found["operation"] = [
+        OPERATIONS.get(operation.lower(), operation.lower())
+        if operation is not None
+        else "send"
+        if system is not None and kinds[at] == "producer"
+        else None
+        for at, system, operation in zip(places, found["system"], found["operation"], strict=True)
+    ]
+    taken = np.full(len(rows), -1)
+    taken[places] = np.arange(len(places))
+    indices = pa.array(taken, mask=taken < 0)
+    return {
+        f"messaging_{name}": pa.array(column, pa.string()).take(indices) for name, column in found.items()
+    }
+
+
+def find_first(rows: Sequence[Attributes], names: Sequence[str]) -> list[str | None]:
+    """Of each row the value of the first of these attributes that is there."""
+    first, *others = names
+    values = [row.get(first) for row in rows]
+    for name in others:
+        values = [row.get(name) if value is None else value for row, value in zip(rows, values, strict=True)]
+    return values
 
 
 def join_known(parts: Iterable[str | None]) -> str | None:
@@ -205,7 +303,43 @@ def read_integer(value: Any) -> int | None:
     return value if value.__class__ is int and 0 <= value <= LARGEST else None
 
 
-# Formats of JSON
+def read_time(value: Any, name: str, unit: int = 1) -> int | None:
+    """A number of so many nanoseconds each, as nanoseconds."""
+    found = read_integer(value)
+    if value is not None and (found is None or found * unit > LARGEST):
+        raise Wrong(f"its {name} is no integer: {to_text(value)}")
+    return None if found is None else found * unit
+
+
+# Documents of JSON
+
+WHOLE: Final = re.compile(rb"\s*([{\[]|\Z)")
+"""The beginning of a file's first record: of all others, Spark took the brace."""
+SPREAD: Final = re.compile(rb"[^\n]*[{\[,]\s*\n")
+"""The beginning of a document that is spread over lines: its first line cannot be the last."""
+ENDED: Final = re.compile(rb"\n[}\]]{1,8}(?=[ \t\r]*\n)")
+"""Where such a document ends: behind a line of closing brackets, not indented."""
+SIGNS: Final = re.compile(rb"^\[\s*(?=\{)|(?<=\})\s*[,\]]$")
+"""What an array has before and behind a document that stands on lines of its own."""
+
+
+def find_texts(record: bytes) -> Iterator[bytes]:
+    """The texts of a record: documents, arrays of them, and what is neither.
+
+    >>> list(find_texts(b'"a": 1},\\n'))
+    [b'{"a": 1}']
+    """
+    text = record if WHOLE.match(record) else b"{" + record
+    if b"\n" in text and SPREAD.match(text):
+        ends = [match.end() for match in ENDED.finditer(text)]
+        parts = [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
+    else:
+        parts = text.split(b"\n")
+    for part in map(bytes.strip, parts):
+        whole = part[:1] + part[-1:] in (b"{}", b"[]")
+        if part.strip(b" \t\r\n,[]"):
+            # An expression takes longer than all the rest.
+            yield part if whole else SIGNS.sub(b"", part)
 
 
 def define(title: str, /, **fields: Any) -> Any:
@@ -214,13 +348,10 @@ def define(title: str, /, **fields: Any) -> Any:
     return msgspec.defstruct(title, given, omit_defaults=True, gc=False)
 
 
-def decode_documents(decoder: msgspec.json.Decoder[Any], text: bytes, format: str) -> Any:
-    """The documents of a text, which is one of them or an array; `decoder` is of a list."""
-    alone = not text.startswith(b"[")
+def decode(decoder: msgspec.json.Decoder[Any], text: bytes, format: str) -> Sequence[Any]:
+    """What a text has: what stands in an array, or else the text itself."""
     try:
-        found = decoder.decode(b"[" + text + b"]" if alone else text)
+        found = decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise Wrong(f"it is no {format}") from None
-    if alone and len(found) != 1:
-        raise Wrong(f"it is no {format}")
-    return found
+    return found if isinstance(found, list) else [found]
