@@ -171,26 +171,23 @@ def write_messages(
     """Write `events/`, `runs.parquet` and `messages/` into a directory: a trace, and whose spans are behind it."""
     # Its plan has the spans twenty times.
     with keep_aside(find_messages(spans, rpc=rpc), directory) as found:
-        return write_found(found, spans, directory, run, format, rejected)
-
-
-def write_found(
-    found: DataFrame, spans: DataFrame, directory: str, run: str, format: str, rejected: int
-) -> MessageCounts:
-    named = number_messages(found).persist()
-    events = make_events(named).persist()
-    try:
-        counts = count_messages(spans, found)
-        own = {name: F.col(name) for name in events.columns} | {"run": F.lit(run), "control": F.lit(False)}
-        rows = events.select(fit_columns(SPARK_EVENTS, own))
-        write_events(rows, counts.messages + counts.deliveries, join(directory, "events"))
-        at = events.where("kind = 'deliver'").selectExpr("id", "process AS consumer", "index")
-        table = named.join(at, ["id", "consumer"], "left").withColumn("run", F.lit(run))
-        table.select(*parse_columns(MESSAGES)).write.parquet(join(directory, "messages"))
-        write_runs(sum_up_run(spans, counts, rejected, run, format), join(directory, "runs.parquet"))
-    finally:
-        for kept in (events, named):
-            kept.unpersist()
+        named = number_messages(found).persist()
+        events = make_events(named).persist()
+        try:
+            counts = count_messages(spans, found)
+            own = {name: F.col(name) for name in events.columns} | {
+                "run": F.lit(run),
+                "control": F.lit(False),
+            }
+            rows = events.select(fit_columns(SPARK_EVENTS, own))
+            write_events(rows, counts.messages + counts.deliveries, join(directory, "events"))
+            at = events.where("kind = 'deliver'").selectExpr("id", "process AS consumer", "index")
+            table = named.join(at, ["id", "consumer"], "left").withColumn("run", F.lit(run))
+            table.select(*parse_columns(MESSAGES)).write.parquet(join(directory, "messages"))
+            write_runs(sum_up_run(spans, counts, rejected, run, format), join(directory, "runs.parquet"))
+        finally:
+            events.unpersist()
+            named.unpersist()
     return counts
 
 
