@@ -175,9 +175,9 @@ def tell_block(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def read_outside(table: pa.Table, kind: pa.DataType) -> Outside:
-    """What a block is told of others."""
+    """What a block is told of others, which is text, in the type of identifiers."""
     told = table.filter(pc.equal(table["__what"], OUTSIDE))
-    return Outside.of(one_array(told["__name"]), one_array(told["__names"]), kind)
+    return Outside(one_array(told["__name"]).cast(kind), one_array(told["__names"]).cast(pa.list_(kind)))
 
 
 # The order

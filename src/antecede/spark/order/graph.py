@@ -164,11 +164,6 @@ class Outside(Struct, frozen=True):
     """For each of them the missing identifiers, as lists."""
 
     @classmethod
-    def of(cls, causes: pa.Array, names: pa.Array, kind: pa.DataType) -> Outside:
-        """`kind` is the type of identifiers; these are text."""
-        return cls(causes.cast(kind), names.cast(pa.list_(kind)))
-
-    @classmethod
     def none(cls) -> Outside:
         return cls(pa.nulls(0, pa.string()), pa.nulls(0, pa.list_(pa.string())))
 
