@@ -14,6 +14,7 @@ A `WaitingRoom` has one table of the rows that wait, with `__since`, the time at
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -176,9 +177,8 @@ class Output:
     """Rows that come out, in order, and what became of them. Most are `delivered`, and lack nothing."""
 
     def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.positions: list[int] = []
-        """-1: none. By causes, they are given when all rows are there."""
+        self.rows, self.positions = array("q"), array("q")
+        """Positions are -1 for none. By causes, they are given when all rows are there."""
         # By place in `rows`.
         self.kinds: dict[int, int] = {}
         self.waits: dict[int, list[Any]] = {}
@@ -200,8 +200,8 @@ class Output:
         self.kinds |= {first + place: RELEASED for place in step.lacks} | {
             first + place: LATE for place in step.late
         }
-        self.rows += rows[step.rows.order[:many]].tolist()
-        self.positions += step.rows.placed[:many].tolist()
+        self.rows.frombytes(rows[step.rows.order[:many]].tobytes())
+        self.positions.frombytes(step.rows.placed[:many].tobytes())
 
     def refuse(self, row: int, why: str) -> None:
         self.reasons[len(self.rows)] = why
@@ -228,7 +228,7 @@ class Output:
             if self.reasons
             else pa.nulls(size, pa.string()),
         )
-        rows = table.take(pa.array(self.rows, pa.int64()))
+        rows = table.take(np.array(self.rows, np.int64))
         for name, column in zip(ADDED, columns, strict=True):
             rows = rows.append_column(name, column)
         return rows
@@ -315,7 +315,7 @@ class WaitingRoom(Bucket):
         return Status(
             now_ms=now,
             rows_in=came,
-            delivered=len(out.rows) - out.positions.count(-1) - out.count(LATE),
+            delivered=int((np.array(out.positions, np.int64) >= 0).sum()) - out.count(LATE),
             late=out.count(LATE),
             refused=out.count(REFUSED),
             gave_up=len(out.waits),

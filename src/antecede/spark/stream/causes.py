@@ -126,7 +126,8 @@ class CausesBucket(WaitingRoom):
             self._take_all(zip((order.to_numpy() + old).tolist(), *own, strict=True), now, out)
         if self.settings.patience_ms is not None:
             self._expire(now - self.settings.patience_ms, now, out)
-        out.positions = self._place(table["__partition"].take(pa.array(out.rows, pa.int64())), now)
+        partitions = table["__partition"].take(np.array(out.rows, np.int64))
+        out.positions.frombytes(self._place(partitions, now).tobytes())
         self._note_ages(self.fresh.items(), now)
         kept = [row for one in self.held.values() for row in one.rows]
         places = iter(range(len(kept)))
@@ -279,7 +280,7 @@ class CausesBucket(WaitingRoom):
         found = out.finish(table.drop_columns(["__since"]), pa.list_(table[self.settings.id].type))
         return found.drop_columns(["reason"])
 
-    def _place(self, partitions: pa.ChunkedArray, now: int) -> list[int]:
+    def _place(self, partitions: pa.ChunkedArray, now: int) -> Numbers:
         """The next positions of these partitions, one for each row."""
         values, codes = encode_columns([partitions])
         # The last one is for null, and there is none.
@@ -293,8 +294,7 @@ class CausesBucket(WaitingRoom):
         for name, end in zip(names, (base + counts).tolist(), strict=True):
             self.positions[name] = end, now
             self.fresh.setdefault(name, [])
-        found: list[int] = positions.tolist()
-        return found
+        return positions
 
     def list_missing(self, most: int | None = None) -> Iterator[Missing]:
         """Causes that are not here, and cycles."""

@@ -25,7 +25,6 @@ numbers its messages 1, 2, 3 ..., and else counts as never sent. A delivery that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -335,7 +334,8 @@ class Judge:
         for sender in list(self._causal.under_way[q]):
             self._causal.overtake(q, sender, process.seen if sender == q else int(mine[sender]), flight.id)
         self._fifo.overtake(q, i, flight.ordinal - 1, flight.id)
-        self._fifo.reached[q, i] = max(self._fifo.reached[q, i], flight.ordinal)
+        if self._fifo.reached[q, i] < flight.ordinal:
+            self._fifo.reached[q, i] = flight.ordinal
 
     def _settle(self, flight: Flight) -> None:
         """A message that all have is remembered for a while, and forgotten."""
@@ -432,8 +432,10 @@ class Order:
 
     def watch(self, flight: Flight) -> None:
         """Look out for what overtakes the message, at each of its destinations."""
-        for q in flight.left - getattr(flight, self._broken).keys():
-            self.under_way[q].setdefault(flight.sender, {})[flight.ordinal] = flight
+        broken: dict[int, Id] = getattr(flight, self._broken)
+        for q in flight.left:
+            if q not in broken:
+                self.under_way[q].setdefault(flight.sender, {})[flight.ordinal] = flight
 
     def unwatch(self, q: int, flight: Flight) -> None:
         if q not in getattr(flight, self._broken):
@@ -441,7 +443,8 @@ class Order:
 
     def overtake(self, q: int, sender: int, ordinal: int, by: Id) -> None:
         """Messages of a sender up to this ordinal that are not at a process are overtaken there."""
-        for one in list(takewhile(lambda one: one <= ordinal, self.under_way[q].get(sender, ()))):
+        lane = self.under_way[q].get(sender)
+        while lane and (one := next(iter(lane))) <= ordinal:
             getattr(self._drop(q, sender, one), self._broken)[q] = by
 
     def _drop(self, q: int, sender: int, ordinal: int) -> Flight:

@@ -40,10 +40,10 @@ UNKNOWN, LATE, OLD = range(3)
 """What is known of a row whose position was passed before it came."""
 
 
-Stamps = namedtuple("Stamps", "code n octets ends receivers sources set_ counts_ others_")
+Stamps = namedtuple("Stamps", "code n octets ends receivers sources set_ rows_")
 """Stamps to be read: of which protocol and how many processes, their bytes, and whose they are, at whom."""
 NO_STAMPS: Final = Stamps(
-    0, 0, np.zeros(1, np.uint8), np.zeros(1, np.int32), *(np.zeros(8, np.int64) for _ in range(5))
+    0, 0, np.zeros(1, np.uint8), np.zeros(1, np.int32), *(np.zeros(8, np.int64) for _ in range(4))
 )
 
 Rows = namedtuple(
@@ -136,70 +136,81 @@ def canonical(form: int, size: int, found: int, length: int) -> bool:
     return form == LIST
 
 
-@inlined
-def read_counts(data: Any, at: int, end: int, n: int, into: Any, counts: Any) -> tuple[int, int]:
-    """Processes below n, and a count of each, none of 0: how many, and where they end; -1 if they are none."""
-    size, at = members(data, at, end, n, into)
-    for entry in range(size):
-        if at >= 0:
-            counts[entry], at = uint(data, at, end)
-            if counts[entry] == 0:
-                at = -1
-    return size, at
-
-
 @native
 def decode(rows: Any, i: int, whole: int) -> None:
     """Read the stamp of row i: its position, and its entries from the cursor on. A position of 0: it is none."""
     code, n, data = rows.stamps.code, rows.stamps.n, rows.stamps.octets
-    me, source, first = rows.stamps.receivers[i], rows.stamps.sources[i], rows.lane[i] * rows.stamps.n
-    set_, counts_, others_ = rows.stamps.set_, rows.stamps.counts_, rows.stamps.others_
+    me, source, lane = rows.stamps.receivers[i], rows.stamps.sources[i], rows.lane[i]
+    set_, rows_, delivered = rows.stamps.set_, rows.stamps.rows_, rows.delivered
     at, end, used = rows.stamps.ends[i], rows.stamps.ends[i + 1], rows.cursor[1]
     rows.first[i] = rows.last[i] = used
     if at >= end or data[at] != code or rows.number[i] < 1:
         return
     at += 1
     place = np.int64(0)
-    if code != 3 and code != 11:
+    if code == 2:
         place, at = uint(data, at, end)
-    if code != 2 and at >= 0:
+    elif code == 3:
         size, at = uint(data, at, end)
         if at < 0 or size != n:
             return
-    if code == 3:
-        others, at = members(data, at, end, n, others_)
+        others, at = members(data, at, end, n, rows_)
+        if at < 0:
+            return
         for other in range(others + 1):
-            k = source
-            if at >= 0 and other < others:
-                k = others_[other]
+            own = other == others
+            k = source if own else rows_[other]
+            if not own:
                 _, at = uint(data, at, end)
-            if at < 0 or (other < others and k == source):
-                return
-            entries, at = read_counts(data, at, end, n, set_, counts_)
+                if at < 0 or k == source:
+                    at = -1
+                    break
+            entries, at = members(data, at, end, n, set_)
+            if at < 0:
+                break
             told = np.int64(0)
             for entry in range(entries):
+                value, at = uint(data, at, end)
+                if at < 0 or value == 0:
+                    at = -1
+                    break
                 if set_[entry] == me:
-                    told = counts_[entry]
-            if k == source:
+                    told = value
+            if at < 0:
+                break
+            if own:
                 place = told
-            elif k != me and (whole or told > rows.delivered[first + k]):
-                rows.process[used], rows.count[used] = first + k, told
+            elif k != me and (whole or told > delivered[lane * n + k]):
+                rows.process[used], rows.count[used] = lane * n + k, told
                 used += 1
-    elif code != 2 and at >= 0:
+    else:
+        if code == 6:
+            place, at = uint(data, at, end)
+            if at < 0:
+                return
+        size, at = uint(data, at, end)
+        if at < 0 or size != n:
+            return
         gap = 1 if code == 11 else 0
-        entries, at = read_counts(data, at, end, n - gap, set_, counts_)
+        entries, at = members(data, at, end, n - gap, set_)
         before = np.int64(0)
         for entry in range(entries):
-            k = set_[entry] + 1 if gap and set_[entry] >= source else set_[entry]
+            value, at = uint(data, at, end)
+            if at < 0 or value == 0:
+                at = -1
+                break
+            k = set_[entry]
+            if gap and k >= source:
+                k += 1
             if k == source:
-                before = counts_[entry]
-            elif k != me and (whole or counts_[entry] > rows.delivered[first + k]):
-                rows.process[used], rows.count[used] = first + k, counts_[entry]
+                before = value
+            elif k != me and (whole or value > delivered[lane * n + k]):
+                rows.process[used], rows.count[used] = lane * n + k, value
                 used += 1
         if code == 11:
             place = np.int64(rows.number[i])
         elif place != before + 1:
-            return
+            at = -1
     if at == end and place > 0:
         rows.position[i], rows.last[i], rows.cursor[1] = place, used, used
 

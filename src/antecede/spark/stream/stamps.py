@@ -113,7 +113,7 @@ class StampBucket(WaitingRoom):
         waits[held] = waits[np.searchsorted(numbers, kept)] = True
         # What neither comes out nor waits has come before.
         left = ~waits & table["__number"].is_valid().to_numpy()
-        left[out.rows] = False
+        left[np.array(out.rows, np.int64)] = False
         for row in np.flatnonzero(left).tolist():
             out.add(row, REPEATED, -1)
         self.counted = (np.cumsum(waits) - 1)[held]
@@ -172,7 +172,7 @@ class StampBucket(WaitingRoom):
             np.array(part, np.int64) for part in (lane[which], source[which], own["__number"].fill_null(0))
         )
         mes = np.array([me for _, me in self.lanes], np.int64)[lanes]
-        sets = np.zeros((3, n + 8), np.int64)
+        sets = np.zeros((2, n + 8), np.int64)
         stamps = Stamps(kernel.CODES[self.settings.protocol], n, octets, ends, mes, sources, *sets)
         # The position, and where entries begin and end; entries. Each of these takes a byte at least.
         unread = *np.zeros((3, len(which)), np.int64), *np.zeros((2, int(ends[-1] - ends[0]) + 1), np.int64)
