@@ -238,12 +238,12 @@ class Streaming(NamedTuple):
 @contextmanager
 def open_stream(asked: Asked, step: str) -> Iterator[Streaming]:
     """A session for a stream, until Ctrl-C."""
-    from antecede.spark.duration import parse_duration
-
     if asked.every_s <= 0:
         raise BadParameter(asked.command, f"--every must be more than 0 seconds, not {asked.every_s}")
     for option, text in (("--patience", asked.patience), ("--remember", asked.remember)):
         if text is not None:
+            from antecede.spark.frames import parse_duration
+
             parse_duration(asked.command, option, text)
     checkpoint = asked.checkpoint or f"{asked.out.rstrip('/')}/checkpoint"
     with open_work(asked.master, asked.remote, step) as work, catch_interrupt() as interrupts:

@@ -1,4 +1,4 @@
-"""What users hand in: is a table one of Spark, how are its columns named, what do they mean; what is at a path.
+"""What users hand in: tables, their columns and what they mean, paths, times and durations.
 
 A path is a local one, or any URI that Spark reads. Files are listed through Spark, which reads more kinds of storage
 than we do (`antecede.storage`): tasks open files with PyArrow where it can, and else the steps let Spark read.
@@ -10,6 +10,7 @@ no other way to write one. Text among integers makes all of them text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, Final, TypeVar
@@ -41,11 +42,11 @@ from antecede.spark.errors import raise_bad_trace
 from antecede.storage import absolute
 
 __all__ = [
-    "ALL_PACKETS", "CSV", "GROUP_MARK", "PACKETS", "VECTOR_FAULTS", "WHOLE", "ByCauses", "ByStamp", "ByVector",
-    "alias_columns", "escape_path", "event_columns", "files", "hide_null_lists", "id_type", "join_by", "list_causes",
-    "name_events", "quote", "read_id", "read_time", "refuse_column_names", "refuse_columns", "refuse_other_tables",
-    "refuse_unlike_vectors", "rename_columns", "rename_request", "show_null_lists", "split_text", "to_nanoseconds",
-    "unite",
+    "ALL_PACKETS", "CSV", "GROUP_MARK", "PACKETS", "REMEMBER", "VECTOR_FAULTS", "WHOLE", "ByCauses", "ByStamp",
+    "ByVector", "alias_columns", "escape_path", "event_columns", "files", "hide_null_lists", "id_type", "join_by",
+    "list_causes", "name_events", "parse_duration", "quote", "read_id", "read_time", "refuse_column_names",
+    "refuse_columns", "refuse_other_tables", "refuse_unlike_vectors", "rename_columns", "rename_request",
+    "show_null_lists", "split_text", "to_nanoseconds", "unite",
 ]  # fmt: skip
 
 Request = TypeVar("Request", bound=Struct)
@@ -90,6 +91,19 @@ VECTOR_FAULTS: Final = (
 
 GROUP_MARK: Final = "antecede.group"
 """The key in a column's metadata that says: positions count by this column and the receiver."""
+
+REMEMBER: Final = "7 days"
+"""How long a stream knows what came out, unless it is told otherwise."""
+
+UNITS_MS: Final = {
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+?)s?(?:\s+|$)")
 
 
 def refuse_other_tables(owner: str, table: object) -> None:
@@ -268,6 +282,25 @@ def to_nanoseconds(name: str, type_name: str) -> Column:
     rest = F.regexp_extract(column, r"\.\d{6}(\d{1,3})", 1)
     nanos = F.when(rest == "", 0).otherwise(F.rpad(rest, 3, "0").cast("bigint"))
     return F.coalesce(F.expr(f"try_cast({quote(name)} as bigint)"), whole + nanos)
+
+
+def parse_duration(owner: str, name: str, text: object) -> int:
+    """Milliseconds, one at least, of a duration as Spark's watermark takes it.
+
+    >>> parse_duration("order", "patience", "30 seconds"), parse_duration("order", "remember", "1 day 12 hours")
+    (30000, 129600000)
+    >>> parse_duration("order", "patience", "soon")
+    Traceback (most recent call last):
+    antecede.errors.BadParameter: order: patience must be a time such as 30 seconds or 7 days, not 'soon'
+    """
+    rest = text.strip().lower().removeprefix("interval ") if isinstance(text, str) else ""
+    total, at = 0.0, 0
+    while (found := DURATION.match(rest, at)) is not None and found[2] in UNITS_MS:
+        total += float(found[1]) * UNITS_MS[found[2]]
+        at = found.end()
+    if at < len(rest) or round(total) < 1:
+        raise BadParameter(owner, f"{name} must be a time such as 30 seconds or 7 days, not {text!r}")
+    return round(total)
 
 
 # Paths

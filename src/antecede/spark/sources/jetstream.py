@@ -43,9 +43,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from antecede.errors import AntecedeError, BadParameter, BadTrace, InputError
-from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked
-from antecede.spark.frames import ALL_PACKETS
+from antecede.spark.frames import ALL_PACKETS, parse_duration
 from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_choice, read_count
 from antecede.spark.trace import SPARK_EVENTS
 from antecede.trace import EVENTS, KINDS

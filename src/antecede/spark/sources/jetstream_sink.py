@@ -36,9 +36,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, CannotWrite
-from antecede.spark.duration import parse_duration
 from antecede.spark.errors import errors_marked
-from antecede.spark.frames import GROUP_MARK
+from antecede.spark.frames import GROUP_MARK, parse_duration
 from antecede.spark.sources.jetstream import ANSWER_S, Broker, encode, load_client
 
 __all__ = ["jetstream_sink"]

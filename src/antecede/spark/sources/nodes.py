@@ -28,8 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
-from antecede.spark.duration import parse_duration
-from antecede.spark.frames import escape_path, files
+from antecede.spark.frames import escape_path, files, parse_duration
 from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_count
 from antecede.spark.trace import SPARK_EVENTS, refuse_files
 from antecede.storage import absolute, join, local, readable

@@ -38,10 +38,10 @@ from pyspark.sql.types import (
 )
 
 from antecede.errors import BadParameter, BadTrace
-from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import mark_errors, raise_task_errors
 from antecede.spark.frames import (
     GROUP_MARK,
+    REMEMBER,
     WHOLE,
     ByCauses,
     ByStamp,
@@ -49,6 +49,7 @@ from antecede.spark.frames import (
     files,
     id_type,
     list_causes,
+    parse_duration,
     quote,
     read_time,
     refuse_column_names,

@@ -37,8 +37,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import View
 from antecede.protocols.machine import SNAPSHOT_VERSION
-from antecede.spark.duration import parse_duration
-from antecede.spark.frames import escape_path, files
+from antecede.spark.frames import escape_path, files, parse_duration
 from antecede.spark.stream.api import select_packets
 from antecede.spark.stream.bucket import ADDED, hide_name, to_ipc
 from antecede.spark.stream.packets import Settings

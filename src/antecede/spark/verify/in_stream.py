@@ -27,9 +27,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from antecede.spark.duration import REMEMBER, parse_duration
 from antecede.spark.errors import raise_task_errors
-from antecede.spark.frames import ByCauses, rename_columns
+from antecede.spark.frames import REMEMBER, ByCauses, parse_duration, rename_columns
 from antecede.spark.stream.bucket import Bucket, BucketSettings, from_ipc, to_ipc
 from antecede.spark.stream.operator import BUCKETS, PROVIDER, ROCKSDB, ByPartition, run_buckets
 from antecede.spark.stream.query import Checkpoint, Noting, Totals, make_session, write_findings
