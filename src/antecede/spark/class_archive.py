@@ -23,8 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -89,11 +88,7 @@ def archive_path() -> Path | None:
     jars = spark_home() / "jars"
     try:
         # What Java itself compares: its own build, and the time and size of each file of the class path, in order.
-        builds = [
-            home / "release",
-            home / "lib" / "server" / "libjvm.so",
-            home / "lib" / "server" / "libjvm.dylib",
-        ]
+        builds = (home / name for name in ("release", "lib/server/libjvm.so", "lib/server/libjvm.dylib"))
         files = [path for path in builds if path.exists()] + [Path(entry) for entry in os.scandir(jars)]
         found = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         directory = cache_directory()
@@ -120,25 +115,9 @@ def request_archive() -> None:
     if path is None or path.exists():
         return
     # A shell starts it and ends: it is nobody's child then, and nobody has to wait for it.
-    command = [
-        "/bin/sh",
-        "-c",
-        '"$@" &',
-        "sh",
-        sys.executable,
-        "-m",
-        "antecede.spark.class_archive",
-        "--gently",
-    ]
+    command = '"$0" -m antecede.spark.class_archive --gently </dev/null >/dev/null 2>&1 &'
     with suppress(OSError):
-        subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            check=False,
-        )
+        subprocess.run(["/bin/sh", "-c", command, sys.executable], start_new_session=True, check=False)
 
 
 def make_archive() -> Path | None:
@@ -148,7 +127,9 @@ def make_archive() -> Path | None:
         return None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(path.parent / "lock"):
+        # The lock ends with its process, however that ends.
+        with open(path.parent / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as scratch:
                     os.replace(train(Path(scratch)), path)
@@ -158,29 +139,20 @@ def make_archive() -> Path | None:
     return path
 
 
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Waits for whoever makes an archive. The lock ends with its process, however that ends."""
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def train(scratch: Path) -> Path:
     """Run what the steps of the pipeline run, on a few rows, in a Java that archives its classes when it ends."""
     archive, script = scratch / "archive.jsa", scratch / "train.py"
     script.write_text("from antecede.spark.class_archive import run_training\nrun_training()\n")
-    options = [*SMALL, f"-XX:ArchiveClassesAtExit={archive}", *QUIET]
     settings = {
-        "spark.driver.defaultJavaOptions": " ".join(options),
+        "spark.driver.defaultJavaOptions": " ".join((*SMALL, f"-XX:ArchiveClassesAtExit={archive}", *QUIET)),
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": scratch,
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
     }
-    command = [spark_home() / "bin" / "spark-submit", "--master", "local[2]"]
-    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
+    command += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -188,7 +160,7 @@ def train(scratch: Path) -> Path:
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     subprocess.run(
-        [*map(str, command), *words, str(script), str(scratch)],
+        [*command, str(script), str(scratch)],
         env=environment,
         cwd=scratch,
         stdin=subprocess.DEVNULL,

@@ -104,12 +104,8 @@ def connect(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("antecede")
     local = on_this_machine(master, small) if master.startswith("local") else {}
-    own = {
-        **SETTINGS,
-        "spark.driver.defaultJavaOptions": java_options(bool(local) and small),
-        **local,
-        **settings,
-    }
+    java = {"spark.driver.defaultJavaOptions": java_options(bool(local) and small)}
+    own = {**SETTINGS, **java, **local, **settings}
     with nullcontext() if log is None else standard_error_to(log), quick_launch():
         return start(builder, own, f"Spark with master {master}")
 
@@ -137,6 +133,7 @@ def on_this_machine(master: str, small: bool) -> dict[str, str]:
     """Settings for a Spark that is one process."""
     cores = re.fullmatch(r"local\[(\d+).*\]", master)
     threads = int(cores[1]) if cores else os.cpu_count() or 1
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     # Some warnings go by the name of this machine, which may resolve to nothing.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return {
@@ -144,14 +141,10 @@ def on_this_machine(master: str, small: bool) -> dict[str, str]:
         # The default of 200 makes small jobs slow: each partition is a task.
         "spark.sql.shuffle.partitions": "1" if small else str(max(2, 2 * threads)),
         # Tasks run in the driver's own Java: its heap is where sorts happen.
-        "spark.driver.memory": f"{max(1, min(8, memory_gib() // 4))}g",
+        "spark.driver.memory": f"{max(1, min(8, memory_gib // 4))}g",
         # Else a directory of that name appears wherever one works.
         "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "antecede-warehouse"),
     }
-
-
-def memory_gib() -> int:
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30))
 
 
 def start(builder: SparkSession.Builder, settings: Mapping[str, str], which: str) -> SparkSession:

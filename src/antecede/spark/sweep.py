@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -126,12 +127,9 @@ def make_runs(
             raise died  # Nothing was begun: this is not about the runs.
         guilty = [run for run in lost if run.key in begun]
         if alone and died is not None:
+            reason = f"its task ended without an answer (out of memory?): {describe_failure(died)}"
             for run in guilty:
-                results.add(
-                    make_failure(
-                        run, f"its task ended without an answer (out of memory?): {describe_failure(died)}"
-                    )
-                )
+                results.add(make_failure(run, reason))
         else:
             suspects += guilty
         results.save()
@@ -148,11 +146,7 @@ def run_job(
 ) -> Exception | None:
     """Make these runs in one job. An error that ended it, if one did."""
     tasks = min(len(runs), TASKS_MOST)
-
-    def work(own: Sequence[Run]) -> None:
-        # What a run came to is on the disk.
-        make_here(own, root, traces, perform)
-
+    work = partial(make_here, root=root, traces=traces, perform=perform)
     try:
         run_tasks(spark, [runs[task::tasks] for task in range(tasks)], work)
     except SparkError as error:
@@ -181,10 +175,10 @@ def cancel(spark: SparkSession) -> None:
 def make_here(runs: Sequence[Run], root: str, traces: bool, perform: Perform) -> None:
     """Make the runs, and put each where the driver will find it."""
     stage = Stage(*place(root))
+
+    def make_one(run: Run, trace: str | None) -> tuple[bytes, bool]:
+        result = perform(run, trace)
+        return line(result), isinstance(result, Failure)
+
     for run in runs:
-
-        def make_one(trace: str | None, run: Run = run) -> tuple[bytes, bool]:
-            result = perform(run, trace)
-            return line(result), isinstance(result, Failure)
-
-        stage.make(run.key, traces, make_one)
+        stage.make(run.key, traces, partial(make_one, run))
