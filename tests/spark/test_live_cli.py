@@ -63,6 +63,22 @@ def test_a_wrong_request_is_refused_before_spark_starts(tmp_path, capsys, option
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["order", "--id", "id", "--causes", "parent"],
+        ["order", "--protocol", "fifo", "--processes", "3"],
+        ["verify", "--id", "id", "--causes", "parent", "--consumer", "who", "--time", "at"],
+    ],
+)
+def test_an_input_that_is_no_directory_is_refused_before_spark_starts(tmp_path, monkeypatch, capsys, options):
+    monkeypatch.setattr("antecede.spark.session.open_session", None)
+    events = tmp_path / "events.csv"
+    events.write_text("id,parent,who,at\n")
+    assert run([options[0], str(events), "--stream", "--out", str(tmp_path / "out"), *options[1:]]) == 2
+    assert f"{events} is a file" in capsys.readouterr().err
+
+
 def test_a_broker_without_a_stream_is_refused(spark):
     with pytest.raises(BadParameter, match="names a server and no stream"):
         events_at(spark, "nats://localhost:4222")

@@ -291,6 +291,9 @@ def refuse_stream_request(rows: Rows, asked: Asked) -> None:
         )
     if rows.columns["protocol"] is not None and asked.remember is not None:
         raise BadParameter(asked.command, "--remember needs --causes or --vector")
+    from antecede.spark.tables import refuse_directory
+
+    refuse_directory(asked.command, rows.source, "events" if rows.columns["protocol"] is None else "packets")
 
 
 def split_processes(processes: str) -> tuple[str, ...]:

@@ -20,6 +20,10 @@ __all__ = ["verify_stream"]
 def verify_stream(source: str, columns: Columns | None, asked: Asked) -> None:
     """Verify a trace or, by columns that state causes, events. Exit code 0: nothing was found. 1: something was."""
     findings = f"{asked.out.rstrip('/')}/findings"
+    if columns is not None:
+        from antecede.spark.tables import refuse_directory
+
+        refuse_directory(asked.command, source)
     with open_stream(asked, "verifying what comes") as (work, checkpoint, stop):
         options: dict[str, Any] = {
             "once": asked.once,
