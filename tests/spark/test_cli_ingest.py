@@ -76,12 +76,13 @@ def test_a_table_without_messages_is_no_yes(
     spark: object, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     table = tmp_path / "t.csv"
-    table.write_text("pod,at\na,1\nb,2\n")
+    table.write_text("pod,at\na,1\na,1\nb,2\n")
     options = ["--format", "table", "--map", "process=pod", "--map", "time_ns=at"]
     code, printed, err = run_ingest(capsys, table, *options, "--out", tmp_path / "out", "--json")
     assert code == 0, err
     assert json.loads(printed)["verdict"] == "unknown"
-    assert err.startswith("unknown: 2 events, 0 messages, 1 run")
+    assert err.startswith("unknown: 3 events, 0 messages, 1 run")
+    assert "; 1 event tied in time, " in err
     assert (
         "no messages are named, so verify and report have nothing to judge: there are no vector clocks" in err
     )

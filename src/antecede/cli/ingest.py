@@ -210,9 +210,8 @@ def report(verdict: str, counts: Counts, examples: Sequence[dict[str, Any]], out
         f"{count_things(counts.clocks, 'entry', 'entries')} of clocks wrong",
     ]
     if counts.tied:
-        parts.append(
-            f"{counts.tied} events tied in time, deliveries first and sends last, then as in the file"
-        )
+        ties = f"{count_things(counts.tied, 'event')} tied in time"
+        parts.append(f"{ties}, deliveries first and sends last, then as in the file")
     if counts.rejected and not counts.events:
         parts.append("nothing could be read, so look at --format, --pattern and --map")
     elif not counts.messages:
