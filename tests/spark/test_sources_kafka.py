@@ -13,7 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from antecede.errors import BadParameter
 from antecede.spark import order
 from antecede.spark.sources import kafka, take_events
-from antecede.spark.sources.kafka import KAFKA, DroppedRecords, Kafka, LostRecords
+from antecede.spark.sources.kafka import KAFKA, DroppedRecords, Kafka
+from antecede.spark.sources.offsets import LostRecords
 
 PARTITIONS = 4
 """Of every topic of the mock cluster."""

@@ -19,18 +19,10 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -42,26 +34,33 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from antecede.errors import AntecedeError, BadParameter, BadTrace, InputError
+from antecede.errors import AntecedeError, BadParameter, BadTrace
 from antecede.spark.errors import errors_marked
 from antecede.spark.frames import ALL_PACKETS, parse_duration
-from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_choice, read_count
+from antecede.spark.sources.offsets import (
+    MOST,
+    RETRY_S,
+    LostRecords,
+    NumberedSource,
+    Reach,
+    Span,
+    load_client,
+)
 from antecede.spark.trace import SPARK_EVENTS
 from antecede.trace import EVENTS, KINDS
 
-__all__ = ["ANSWER_S", "Broker", "JetStream", "Lost", "encode", "jetstream", "load_client"]
+__all__ = ["ANSWER_S", "Broker", "JetStream", "encode", "jetstream", "load_nats"]
 
 LEAST: Final = 1000
 """Messages for which a task of their own is worth while."""
-FETCH: Final = 1000
+FETCH: Final = 5000
 """Messages asked for at a time: what a task holds of a stream at once."""
 FETCH_BYTES: Final = 1 << 26
 """The largest that a server takes: one message always fits."""
 CONNECT_S: Final = 2
 ANSWER_S: Final = 5.0
-RETRY_S: Final = 0.2
-INACTIVE_S: Final = 60.0
-"""The server forgets the consumer of a reader that was killed after so long."""
+INACTIVE_S: Final = 10.0
+"""The server forgets a consumer after so long: one serves for a single question."""
 
 T = TypeVar("T")
 
@@ -99,35 +98,24 @@ def jetstream(
     return JetStream.open(spark, options)
 
 
-class Lost(InputError):
-    """Messages that were to be read are not in the stream any more."""
-
-    def __init__(self, stream: str, reason: str) -> None:
-        self.stream, self.reason = stream, reason
-        super().__init__(f"stream {stream}: {reason}")
-
-
 class JetStream(NumberedSource[str]):
-    called = "antecede_jetstream"
+    owner = "jetstream"
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        load_client()
-        self.rows = read_choice("jetstream", options, "rows", ("packets", "events", "raw"))
-        for needed in ("url", "stream"):
-            if needed not in options:
-                raise BadParameter("jetstream", f"the option {needed} is missing")
-        patience_s = float(options.get("patience_s", "30"))
-        subject, credentials = options.get("subject"), options.get("credentials")
-        self.broker = Broker(options["url"], options["stream"], subject, credentials, patience_s)
-        self.start = options.get("start", "earliest")
+        load_nats()
+        self.rows = self.read_choice("rows", "packets", "events", "raw")
+        subject, credentials = self.options.get("subject"), self.options.get("credentials")
+        patience_s = float(self.options.get("patience_s", "30"))
+        url, stream = self.read_option("url"), self.read_option("stream")
+        self.broker = Broker(url, stream, subject, credentials, patience_s)
+        self.start = self.options.get("start", "earliest")
         if self.start not in ("earliest", "latest") and not self.start.isdecimal():
             raise BadParameter(
                 "jetstream", f"start must be earliest, latest or a message's number, not {self.start!r}"
             )
-        self.max_rows = read_count("jetstream", options, "maxRows")
-        self.parts = read_count("jetstream", options, "partitions", 2)
-        self.lost = read_choice("jetstream", options, "lost", ("fail", "skip"))
+        self.parts = self.read_count("partitions", 2)
+        self.lost = self.read_choice("lost", "fail", "skip")
 
     def schema(self) -> StructType:
         return SPARK_EVENTS if self.rows == "events" else from_arrow_schema(ROWS[self.rows])
@@ -143,10 +131,10 @@ class JetStream(NumberedSource[str]):
     def find_place(self, part: str, at: int, reach: Reach) -> int:
         if at > reach.end:
             last = f"its last message is {reach.end - 1}, and {at - 1} was read before"
-            raise Lost(self.broker.stream, f"{last}: the stream was made anew")
+            raise LostRecords(f"stream {self.broker.stream}", f"{last}: the stream was made anew")
         if at < reach.first and self.lost == "fail":
             first = f"its first message is {reach.first}, and {at} was not read yet"
-            raise Lost(self.broker.stream, f"{first}: set lost to skip to go on without")
+            raise LostRecords(f"stream {self.broker.stream}", f"{first}: set lost to skip to go on without")
         return max(at, reach.first)
 
     @errors_marked()
@@ -253,7 +241,7 @@ class Broker:
 
     Spark calls Python functions that wait, so each call runs an event loop of its own, with a connection of its own: a
     client whose loop stands still between calls would be taken for dead by its server. A server that is away is waited
-    for, `patience_s`, and what was read meanwhile is not read again.
+    for, `patience_s`.
 
     >>> Broker("localhost", "orders")
     Traceback (most recent call last):
@@ -292,20 +280,10 @@ class Broker:
 
     def read(self, start: int, end: int) -> Iterator[list[Stored]]:
         """The messages from `start` to before `end`, in order, some at a time."""
-        at, until = start, time.monotonic() + self.patience_s
-        while at < end:
-            try:
-                with asyncio.Runner() as runner:
-                    parts = self._parts(at, end)
-                    try:
-                        while (part := runner.run(_next(parts))) is not None:
-                            yield part
-                            at, until = part[-1].sequence + 1, time.monotonic() + self.patience_s
-                    finally:
-                        runner.run(parts.aclose())
-                return
-            except Away as error:
-                self._wait(until, error)
+        while start < end and (part := self.run(partial(self._fetch, start=start, end=end))):
+            start = part[-1].sequence + 1
+            if within := [message for message in part if message.sequence < end]:
+                yield within
 
     def run(self, work: Callable[[Any, Any], Awaitable[T]]) -> T:
         """Do some work with a client and its JetStream; from its beginning, if the server goes away meanwhile."""
@@ -319,47 +297,62 @@ class Broker:
             try:
                 return asyncio.run(once())
             except Away as error:
-                self._wait(until, error)
+                if time.monotonic() > until:
+                    reason = f"the server that should have {self.where} does not answer: {error}"
+                    raise BadParameter("jetstream", reason) from None
+            time.sleep(RETRY_S)
 
-    def _wait(self, until: float, error: Away) -> None:
-        if time.monotonic() > until:
-            raise BadParameter(
-                "jetstream", f"the server that should have {self.where} does not answer: {error}"
-            ) from None
-        time.sleep(RETRY_S)
+    async def _fetch(self, client: Any, js: Any, start: int, end: int) -> list[Stored]:
+        """The first messages from `start` on; none if there are none.
 
-    async def _parts(self, start: int, end: int) -> AsyncGenerator[list[Stored], None]:
+        By one question: the client's own way makes two tasks for each message, and is five times slower.
+        """
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-        async with self.opened() as (client, js):
-            config = ConsumerConfig(
-                name=secrets.token_hex(8),
-                deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-                opt_start_seq=start,
-                filter_subject=self.subject,
-                # Spark keeps the offsets: the server need not.
-                ack_policy=AckPolicy.NONE,
-                inactive_threshold=INACTIVE_S,
-                mem_storage=True,
-                num_replicas=1,
-            )
-            consumer = await js.add_consumer(self.stream, config)
-            pull = Pull(client, f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{consumer.name}")
-            await client.subscribe(f"{pull.inbox}.*", cb=pull.take, pending_bytes_limit=0)
-            left, count, at = consumer.num_pending, 0, start
-            while left and at < end:
-                part = []
-                # Numbers may be missing between, so there are no more messages than numbers.
-                for message in await pull.next(min(FETCH, left, end - at)):
-                    sequence, counted, time_ns, left = _place(message.reply)
-                    count += 1
-                    if counted != count:
-                        raise Away(f"the server sent delivery {counted}, and {count} was next")
-                    if sequence < end:
-                        part.append(Stored(sequence, message.subject, time_ns, message.data))
-                    at = sequence + 1
-                if part:
-                    yield part
+        config = ConsumerConfig(
+            name=secrets.token_hex(8),
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=start,
+            filter_subject=self.subject,
+            # Spark keeps the offsets: the server need not.
+            ack_policy=AckPolicy.NONE,
+            inactive_threshold=INACTIVE_S,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        consumer = await js.add_consumer(self.stream, config)
+        # Numbers may be missing between, so there are no more messages than numbers.
+        many, came, done = min(FETCH, consumer.num_pending, end - start), list[Any](), asyncio.Event()
+        if not many:
+            return []
+
+        async def take(message: Any) -> None:
+            if message.reply.startswith("$JS.ACK."):
+                came.append(message)
+            # A status ends the answer: there is no more, or more would be too large.
+            if len(came) == many or not message.reply:
+                done.set()
+
+        inbox = client.new_inbox()
+        await client.subscribe(inbox, cb=take, pending_bytes_limit=0)
+        question = msgspec.json.encode({"batch": many, "max_bytes": FETCH_BYTES, "no_wait": True})
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{consumer.name}"
+        await client.publish(subject, question, reply=inbox)
+        async with asyncio.timeout(ANSWER_S):
+            while not done.is_set():
+                if not client.is_connected:
+                    raise Away("the server is lost")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(done.wait(), RETRY_S)
+        if not came:
+            raise Away("the server sent none of the messages that it counts")
+        found = []
+        for place, message in enumerate(came, 1):
+            sequence, counted, time_ns = read_place(message.reply)
+            if counted != place:
+                raise Away(f"the server sent delivery {counted}, and {place} was next")
+            found.append(Stored(sequence, message.subject, time_ns, message.data))
+        return found
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -368,7 +361,7 @@ class Broker:
         from nats.js.errors import NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
         away = (OSError, TimeoutError, asyncio.CancelledError, errors.Error)
-        client = load_client()()
+        client = load_nats().Client()
         more = {} if self.credentials is None else {"user_credentials": self.credentials}
         try:
             await client.connect(
@@ -396,66 +389,22 @@ class Broker:
                 await client.close()
 
 
-class Pull:
-    """Asks a consumer for messages. The client's own way makes two tasks for each message, and is five times slower."""
+def read_place(reply: str) -> tuple[int, int, int]:
+    """From where an acknowledgement would go: a message's number in the stream and among deliveries, and its time.
 
-    def __init__(self, client: Any, subject: str) -> None:
-        self._client, self._subject = client, subject
-        self.inbox = client.new_inbox()
-        self._came: list[Any] = []
-        self._wanted = self._asked = 0
-        self._done = asyncio.Event()
-
-    async def next(self, many: int) -> list[Any]:
-        """Messages that are there, so many at most; at least one, or else the server is away."""
-        self._came, self._wanted, self._asked = [], many, self._asked + 1
-        self._done.clear()
-        question = msgspec.json.encode({"batch": many, "max_bytes": FETCH_BYTES, "no_wait": True})
-        await self._client.publish(self._subject, question, reply=f"{self.inbox}.{self._asked}")
-        async with asyncio.timeout(ANSWER_S):
-            while not self._done.is_set():
-                if not self._client.is_connected:
-                    raise Away("the server is lost")
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._done.wait(), RETRY_S)
-        if not self._came:
-            raise Away("the server sent none of the messages that it counts")
-        return self._came
-
-    async def take(self, message: Any) -> None:
-        if message.reply.startswith("$JS.ACK."):
-            self._came.append(message)
-            if len(self._came) == self._wanted:
-                self._done.set()
-        elif message.subject == f"{self.inbox}.{self._asked}":
-            # A status ends what was asked for last: there is no more, or more would be too large.
-            self._done.set()
-
-
-async def _next(parts: AsyncGenerator[list[Stored], None]) -> list[Stored] | None:
-    return await anext(parts, None)
-
-
-def _place(reply: str) -> tuple[int, int, int, int]:
-    """From where an acknowledgement would go: its number in the stream and among deliveries, its time, what is left.
-
-    >>> _place("$JS.ACK.orders.c1.1.17.3.1700000000000000000.5")
-    (17, 3, 1700000000000000000, 5)
+    >>> read_place("$JS.ACK.orders.c1.1.17.3.1700000000000000000.5")
+    (17, 3, 1700000000000000000)
     """
     words = reply.split(".")
     # A server with domains has two more words in front.
     first = 5 if len(words) == 9 else 7
-    sequence, counted, time_ns, left = map(int, words[first : first + 4])
-    return sequence, counted, time_ns, left
+    sequence, counted, time_ns = map(int, words[first : first + 3])
+    return sequence, counted, time_ns
 
 
 async def _quietly(error: Exception) -> None:
     """What the client reports it also raises."""
 
 
-def load_client() -> Any:
-    try:
-        from nats.aio.client import Client
-    except ImportError:
-        raise BadParameter("jetstream", "nats-py is not installed: pip install 'antecede[nats]'") from None
-    return Client
+def load_nats() -> Any:
+    return load_client("jetstream", "nats.aio.client", "nats-py", "nats")

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from antecede.errors import BadParameter, CannotWrite
 from antecede.spark.errors import errors_marked
 from antecede.spark.frames import GROUP_MARK, parse_duration
-from antecede.spark.sources.jetstream import ANSWER_S, Broker, encode, load_client
+from antecede.spark.sources.jetstream import ANSWER_S, Broker, encode, load_nats
 
 __all__ = ["jetstream_sink"]
 
@@ -70,7 +70,7 @@ def jetstream_sink(
     `group` is the column that tells several systems of the same processes apart; rows of `order` say it by
     themselves. `partitions` tasks publish at a time.
     """
-    load_client()
+    load_nats()
     wait_s = parse_duration("jetstream_sink", "patience", patience) / 1000
     broker = Broker(url, stream, None, None if credentials is None else os.fspath(credentials), wait_s)
     if not subject or any(letter in subject for letter in " *>\t\r\n"):
@@ -174,7 +174,7 @@ class Publisher:
         if rows[-1]["position"] < last.position:
             self._ahead[subject] = last.position
         for row in rows:
-            if row["position"] == last.position and identity(encode(_plain(row))) != identity(last.data):
+            if row["position"] == last.position and identity(encode_row(row)) != identity(last.data):
                 self._sink.refuse(subject, f"another message is at position {last.position}")
 
     async def _last(self, subject: str) -> Last:
@@ -211,7 +211,7 @@ class Publisher:
             if number == len(rows):
                 return await self._put(subject, row, headers | {"Nats-Batch-Commit": "1"}) is not None
             headers[POSITION] = str(row["position"])
-            await self._client.publish(subject, encode(_plain(row)), headers=headers)
+            await self._client.publish(subject, encode_row(row), headers=headers)
         return True
 
     async def _put(self, subject: str, row: Row, headers: dict[str, str]) -> int | None:
@@ -222,7 +222,7 @@ class Publisher:
         named = {**headers, POSITION: str(position)}
         try:
             ack = await self._js.publish(
-                subject, encode(_plain(row)), timeout=ANSWER_S, stream=stream, headers=named
+                subject, encode_row(row), timeout=ANSWER_S, stream=stream, headers=named
             )
         except APIError as error:
             if error.err_code == WRONG_SEQUENCE:
@@ -249,6 +249,5 @@ def identity(data: bytes) -> tuple[Any, Any]:
     return row.get("sender"), row.get("number")
 
 
-def _plain(row: Row) -> Mapping[str, Any]:
-    values: dict[str, Any] = row.asDict(recursive=True)
-    return {name: bytes(value) if isinstance(value, bytearray) else value for name, value in values.items()}
+def encode_row(row: Row) -> bytes:
+    return encode(row.asDict(recursive=True))

@@ -17,10 +17,9 @@ Rules
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -30,11 +29,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from antecede.errors import BadParameter, InputError
+from antecede.errors import AtPlace, BadParameter, InputError
 from antecede.spark.frames import split_text
-from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_choice, read_count
+from antecede.spark.sources.offsets import MOST, LostRecords, NumberedSource, Reach, Span, load_client
 
-__all__ = ["KAFKA", "DroppedRecords", "Kafka", "LostRecords", "kafka", "take_events"]
+__all__ = ["KAFKA", "DroppedRecords", "Kafka", "kafka", "take_events"]
 
 RECORDS: Final = pa.schema(
     {
@@ -83,54 +82,31 @@ def kafka(
     return Kafka.open(spark, options | {f"kafka.{name}": value for name, value in (client or {}).items()})
 
 
-class LostRecords(InputError):
-    """Records that were to be read are not in the topic any more."""
-
-    def __init__(self, topic: str, partition: int, reason: str) -> None:
-        self.topic, self.partition, self.reason = topic, partition, reason
-        super().__init__(f"topic {topic}, partition {partition}: {reason}")
-
-
 class DroppedRecords(UserWarning):
     """Records were passed over, because the broker has dropped them."""
 
 
-class Unanswered(InputError):
+class Unanswered(AtPlace, InputError):
     """A broker that does not say what it must."""
 
-    def __init__(self, servers: str, found: str) -> None:
-        self.servers, self.found = servers, found
-        super().__init__(f"kafka at {servers}: {found}")
 
-
-def load_client() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise BadParameter(
-            "kafka", "confluent-kafka is not installed: pip install 'antecede[kafka]'"
-        ) from None
-    return confluent_kafka
+def load_kafka() -> Any:
+    return load_client("kafka", "confluent_kafka", "confluent-kafka", "kafka")
 
 
 class Kafka(NumberedSource[Place]):
-    """The source. Spark hands options in lower case; librdkafka's names are that."""
+    owner = "kafka"
+    limit = "maxOffsetsPerTrigger"
 
-    called = "antecede_kafka"
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        load_client()
-        given = {name.lower(): value for name, value in options.items()}
-        for needed in ("kafka.bootstrap.servers", "subscribe"):
-            if not given.get(needed):
-                raise BadParameter("kafka", f"the option {needed} is missing")
-        self.topics = [name.strip() for name in given["subscribe"].split(",") if name.strip()]
-        self.starting = read_choice("kafka", given, "startingOffsets", ("earliest", "latest"))
-        self.max_rows = read_count("kafka", given, "maxOffsetsPerTrigger")
-        self.fail = read_choice("kafka", given, "failOnDataLoss", ("true", "false")) == "true"
-        self.settings = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
-        self.servers = self.settings["bootstrap.servers"]
+        load_kafka()
+        self.where = f"kafka at {self.read_option('kafka.bootstrap.servers')}"
+        self.topics = [name.strip() for name in self.read_option("subscribe").split(",") if name.strip()]
+        self.starting = self.read_choice("startingOffsets", "earliest", "latest")
+        self.fail = self.read_choice("failOnDataLoss", "true", "false") == "true"
+        # The names of librdkafka are in lower case.
+        self.settings = {name[6:]: value for name, value in self.options.items() if name.startswith("kafka.")}
 
     def schema(self) -> StructType:
         return KAFKA
@@ -143,7 +119,7 @@ class Kafka(NumberedSource[Place]):
     def find_place(self, part: Place, at: int, reach: Reach) -> int:
         if at > reach.end:
             reason = f"its next offset is {reach.end:,}, and {at:,} was read before: it was made anew"
-            raise LostRecords(*part, reason)
+            raise LostRecords(name_part(part), reason)
         # Tasks tell what was dropped.
         return max(at, reach.first)
 
@@ -153,9 +129,8 @@ class Kafka(NumberedSource[Place]):
             made.setdefault(topic, {})[str(partition)] = offset
         return made
 
-    def read_offsets(self, offsets: Any) -> dict[Place, int]:
-        told = json.loads(offsets) if isinstance(offsets, str) else offsets
-        return {(topic, int(one)): offset for topic, parts in told.items() for one, offset in parts.items()}
+    def read_offsets(self, offsets: dict[Any, Any]) -> dict[Place, int]:
+        return {(topic, int(one)): at for topic, parts in offsets.items() for one, at in parts.items()}
 
     # The cluster, as a consumer without a group sees it
 
@@ -163,10 +138,10 @@ class Kafka(NumberedSource[Place]):
         own = {"group.id": "antecede", "enable.auto.commit": False, "enable.partition.eof": True}
         # An offset that is not there is told, not replaced.
         own["auto.offset.reset"] = "error"
-        return closing(load_client().Consumer({**own, **self.settings, **more}))
+        return closing(load_kafka().Consumer({**own, **self.settings, **more}))
 
     def find_first(self, consumer: Any, part: Place) -> int:
-        place = load_client().TopicPartition(*part)
+        place = load_kafka().TopicPartition(*part)
         return int(consumer.get_watermark_offsets(place, timeout=PATIENCE_S, cached=False)[0])
 
     def list_partitions(self, consumer: Any) -> list[Place]:
@@ -174,16 +149,16 @@ class Kafka(NumberedSource[Place]):
         for topic in self.topics:
             try:
                 told = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
-            except load_client().KafkaException as error:
-                raise Unanswered(self.servers, error.args[0].str()) from None
+            except load_kafka().KafkaException as error:
+                raise Unanswered(self.where, error.args[0].str()) from None
             if told.error is not None:
-                raise Unanswered(self.servers, f"topic {topic}: {told.error.str()}")
+                raise Unanswered(self.where, f"topic {topic}: {told.error.str()}")
             found += [(topic, partition) for partition in sorted(told.partitions)]
         return found
 
     def reach(self) -> dict[Place, Reach]:
         """How far each partition goes, by what a fetch from its end says."""
-        module = load_client()
+        module = load_kafka()
         with self.connect(**GLANCE) as consumer:
             partitions = self.list_partitions(consumer)
             consumer.assign([module.TopicPartition(*one, module.OFFSET_END) for one in partitions])
@@ -191,8 +166,8 @@ class Kafka(NumberedSource[Place]):
             limit = time.monotonic() + PATIENCE_S
             while len(ends) < len(partitions):
                 if time.monotonic() > limit:
-                    topic, partition = next(one for one in partitions if one not in ends)
-                    raise Unanswered(self.servers, f"no answer about topic {topic}, partition {partition}")
+                    silent = next(one for one in partitions if one not in ends)
+                    raise Unanswered(self.where, f"no answer about {name_part(silent)}")
                 record = consumer.poll(0.1)
                 if record is None:
                     continue
@@ -201,13 +176,13 @@ class Kafka(NumberedSource[Place]):
                     # At the end, or at a record that came meanwhile: both stand where the end was.
                     ends.setdefault((record.topic(), record.partition()), record.offset())
                 elif not error.retriable() and error.fatal():
-                    raise Unanswered(self.servers, error.str())
+                    raise Unanswered(self.where, error.str())
             return {
                 one: Reach(min(self.find_first(consumer, one), ends[one]), ends[one]) for one in partitions
             }
 
     def read_span(self, span: Span) -> Iterator[pa.RecordBatch]:
-        module, at, heard = load_client(), span.start, time.monotonic()
+        module, at, heard = load_kafka(), span.start, time.monotonic()
         with self.connect() as consumer:
             consumer.assign([module.TopicPartition(*span.part, at)])
             while at < span.end:
@@ -231,23 +206,26 @@ class Kafka(NumberedSource[Place]):
                         if at < span.end:
                             consumer.assign([module.TopicPartition(*span.part, at)])
                     elif error.fatal() or not error.retriable():
-                        raise Unanswered(self.servers, error.str())
+                        raise Unanswered(self.where, error.str())
                 if taken:
                     yield pa.RecordBatch.from_pylist(taken, RECORDS)
                 elif time.monotonic() - heard > PATIENCE_S:
-                    topic, partition = span.part
-                    where = f"topic {topic}, partition {partition}, offset {at}"
-                    raise Unanswered(self.servers, f"no answer about {where}")
+                    raise Unanswered(self.where, f"no answer about {name_part(span.part)}, offset {at}")
 
     def pass_over(self, part: Place, at: int, first: int) -> int:
         """Records from `at` to before `first` were dropped: an error, or a warning."""
         if self.fail:
             advice = "set failOnDataLoss to false to go on without"
-            raise LostRecords(*part, f"its first offset is {first:,}, and {at} was not read yet: {advice}")
+            reason = f"its first offset is {first:,}, and {at} was not read yet: {advice}"
+            raise LostRecords(name_part(part), reason)
         many = f"{first - at:,} record{'s' * (first - at != 1)} dropped before they were read"
-        told = f"topic {part[0]}, partition {part[1]}: {many} (offsets {at} to {first - 1})"
+        told = f"{name_part(part)}: {many} (offsets {at} to {first - 1})"
         warnings.warn(told, DroppedRecords, stacklevel=2)
         return first
+
+
+def name_part(part: Place) -> str:
+    return f"topic {part[0]}, partition {part[1]}"
 
 
 def describe(record: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from antecede.errors import BadParameter, BadTrace, WireError
 from antecede.spark.frames import escape_path, files, parse_duration
-from antecede.spark.sources.offsets import MOST, NumberedSource, Reach, Span, read_count
+from antecede.spark.sources.offsets import MOST, RETRY_S, NumberedSource, Reach, Span
 from antecede.spark.trace import SPARK_EVENTS, refuse_files
 from antecede.storage import absolute, join, local, readable
 from antecede.trace import EVENTS
@@ -41,7 +41,6 @@ log = logging.getLogger("antecede.spark")
 
 CONNECT_S: Final = 2.0
 SILENT_S: Final = 30.0
-RETRY_S: Final = 0.2
 FILES: Final = 1000
 """Of a micro-batch at most."""
 KEYS: Final = ("authority", "certificate", "key")
@@ -86,23 +85,22 @@ def node_feed(
 
 
 class NodeFeed(NumberedSource[str]):
-    called = "antecede_feed"
+    owner = "feed"
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        places = [place.strip() for place in options.get("addresses", "").split(",")]
+        places = [place.strip() for place in self.options.get("addresses", "").split(",")]
         for place in places:
             host, _, port = place.rpartition(":")
             if not host or not port.isdecimal():
                 raise BadParameter("feed", f"an address must be host:port, not {place!r}")
-        keys = tuple(options[name] for name in KEYS if name in options)
+        keys = tuple(self.options[name] for name in KEYS if name in self.options)
         if len(keys) not in (0, 3):
             raise BadParameter(
                 "feed", f"TLS needs authority, certificate and key, and {len(keys)} of them are given"
             )
-        patience_s = float(options.get("patience_s", "30"))
+        patience_s = float(self.options.get("patience_s", "30"))
         self.clients = {place: Client(place, keys, patience_s) for place in places}
-        self.max_rows = read_count("feed", options, "maxRows")
 
     def schema(self) -> StructType:
         return SPARK_EVENTS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -21,15 +22,20 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from antecede.errors import BadParameter
+from antecede.errors import AtPlace, BadParameter, InputError
 from antecede.spark.errors import errors_marked, mark_errors
 
-__all__ = ["MOST", "NumberedSource", "Reach", "Span", "read_choice", "read_count", "share"]
+__all__ = ["MOST", "RETRY_S", "LostRecords", "NumberedSource", "Reach", "Span", "load_client", "share"]
 
 MOST: Final = 100_000
 """Rows of a micro-batch, unless told."""
+RETRY_S: Final = 0.2
 
 Part = TypeVar("Part", bound=Any)
+
+
+class LostRecords(AtPlace, InputError):
+    """What was to be read is not there any more."""
 
 
 class Reach(NamedTuple):
@@ -53,9 +59,33 @@ class NumberedSource(DataSource, DataSourceStreamReader, SupportsTriggerAvailabl
     As Spark knows it: the source, which checks its options when it is made, and its reader.
     """
 
-    called: ClassVar[str]
-    max_rows: int = MOST
+    owner: ClassVar[str]
+    limit: ClassVar[str] = "maxRows"
+    """The option that limits a micro-batch."""
     target: Mapping[Part, Reach] | None = None
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # Spark hands them so.
+        super().__init__({name.lower(): value for name, value in options.items()})
+        self.max_rows = self.read_count(self.limit, MOST)
+
+    def read_option(self, name: str) -> str:
+        if not (found := self.options.get(name.lower())):
+            raise BadParameter(self.owner, f"the option {name} is missing")
+        return found
+
+    def read_count(self, name: str, default: int) -> int:
+        found = self.options.get(name.lower(), str(default))
+        if not found.isdecimal() or int(found) < 1:
+            raise BadParameter(self.owner, f"{name} must be 1 or more, not {found}")
+        return int(found)
+
+    def read_choice(self, name: str, *choices: str) -> str:
+        """One of these; the first, unless told."""
+        found = self.options.get(name.lower(), choices[0])
+        if found not in choices:
+            raise BadParameter.choice(self.owner, name, found, choices)
+        return found
 
     @abstractmethod
     def reach(self) -> Mapping[Part, Reach]:
@@ -86,13 +116,13 @@ class NumberedSource(DataSource, DataSourceStreamReader, SupportsTriggerAvailabl
         spark.dataSource.register(cls)
         given = {name: str(value) for name, value in options.items() if value is not None}
         cls(given)
-        return spark.readStream.format(cls.called).options(**given).load()
+        return spark.readStream.format(cls.name()).options(**given).load()
 
     # What Spark calls
 
     @classmethod
     def name(cls) -> str:
-        return cls.called
+        return f"antecede_{cls.owner}"
 
     def streamReader(self, schema: StructType) -> NumberedSource[Part]:
         return self
@@ -136,20 +166,11 @@ class NumberedSource(DataSource, DataSourceStreamReader, SupportsTriggerAvailabl
         return self.read_span(partition)
 
 
-def read_count(owner: str, options: Mapping[str, str], name: str, default: int = MOST) -> int:
-    """A number of 1 or more among options, which Spark hands with names in lower case."""
-    found = options.get(name, options.get(name.lower(), str(default)))
-    if not found.isdecimal() or int(found) < 1:
-        raise BadParameter(owner, f"{name} must be 1 or more, not {found}")
-    return int(found)
-
-
-def read_choice(owner: str, options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """One of these among options; the first, unless told."""
-    found = options.get(name, options.get(name.lower(), choices[0]))
-    if found not in choices:
-        raise BadParameter.choice(owner, name, found, choices)
-    return found
+def load_client(owner: str, module: str, package: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise BadParameter(owner, f"{package} is not installed: pip install 'antecede[{extra}]'") from None
 
 
 def share(there: Mapping[Part, int], most: int) -> dict[Part, int]:
