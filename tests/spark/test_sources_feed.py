@@ -198,6 +198,14 @@ def stream(*indices: int) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def test_a_node_that_was_away_at_the_start_is_read_from_its_first_event():
+    """Its trace was cleared up to there."""
+    place = serve_answers(*[tell(Answer("a", "r", 5, 8))] * 2)
+    reader = NodeFeed({"addresses": place})
+    end = reader.latestOffset({}, ReadAllAvailable())
+    assert [(span.start, span.end) for span in reader.partitions({}, end)] == [(5, 8)]
+
+
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_read_twice():
     head, whole = tell(Answer("a", "r", 0, 3)), stream(0, 1, 2)
     place = serve_answers(head + whole[: len(whole) * 2 // 3], head + stream(1, 2), head)

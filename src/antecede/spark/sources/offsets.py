@@ -156,8 +156,11 @@ class NumberedSource(DataSource, DataSourceStreamReader, SupportsTriggerAvailabl
 
     @errors_marked()
     def partitions(self, start: dict[Any, Any], end: dict[Any, Any]) -> Sequence[Span]:
-        begins = self.read_offsets(start)
-        spans = [Span(part, begins.get(part, 0), until) for part, until in self.read_offsets(end).items()]
+        begins, ends = self.read_offsets(start), self.read_offsets(end)
+        if ends.keys() - begins.keys():
+            # Parts that were not there before, or could not be asked.
+            begins = {part: found.first for part, found in self.reach().items()} | begins
+        spans = [Span(part, begins.get(part, 0), until) for part, until in ends.items()]
         return [span for span in spans if span.start < span.end]
 
     @mark_errors
