@@ -296,6 +296,9 @@ def test_a_window_of_time_has_the_positions_of_the_whole(spark):
     assert [(row.position, row.v["a"]) for row in found.collect()] == [(1, 2), (2, 3)]
     with pytest.raises(BadParameter, match=r"window must be two times, .* and has 'yesterday'"):
         order(table, process="p", vector="v", time="at", window=("yesterday", window[1]))
+    for other in (window[:1], "12"):
+        with pytest.raises(BadParameter, match=r"window must be two times, .* and is "):
+            order(table, process="p", vector="v", time="at", window=other)
     with pytest.raises(BadParameter, match="a window needs the column of times"):
         order(table, process="p", vector="v", window=window)
 

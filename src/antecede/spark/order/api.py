@@ -194,11 +194,13 @@ def refuse_told_names(partition_by: Sequence[str], told: Sequence[str]) -> None:
             )
 
 
-def keep_window(ordered: DataFrame, form: Form, window: tuple[Any, Any]) -> DataFrame:
+def keep_window(ordered: DataFrame, form: Form, window: Sequence[Any]) -> DataFrame:
     """The rows whose time is in the window: at or after its first value, and before its second."""
     time = form.time or ("time_ns" if isinstance(form, ByTrace) else None)
     if time is None:
         raise BadParameter("order", "a window needs the column of times: give time=")
+    if isinstance(window, str) or len(window) != 2:
+        raise BadParameter("order", f"window must be two times, ISO 8601 or integers, and is {window!r}")
     for bound in window:
         refuse_bound(bound)
     bounded = ordered.withColumns({"__from": F.lit(window[0]), "__until": F.lit(window[1])})
