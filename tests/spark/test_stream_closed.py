@@ -23,6 +23,7 @@ from antecede.errors import BadParameter, BadSnapshot
 from antecede.model import Message, Packet, View
 from antecede.oracle import happened_before
 from antecede.protocols.monitor import MonitorStamp
+from antecede.spark.class_archive import java_options
 from antecede.spark.stream import closed, waiting
 from antecede.spark.stream.api import select_packets
 from antecede.spark.stream.closed import Closing, deliver_closed, read_status
@@ -273,9 +274,10 @@ from pathlib import Path
 from antecede.spark import connect
 from antecede.spark.order.files import Source, order_files
 from antecede.spark.stream.api import Asked
-source, out, checkpoint, log, names = sys.argv[1:]
+source, out, checkpoint, log, names, quick = sys.argv[1:]
 spark = connect("local-cluster[2,1,1024]", log=log, settings={
     "spark.executor.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.sql.files.maxPartitionBytes": "64k",
+    "spark.driver.defaultJavaOptions": quick, "spark.executor.defaultJavaOptions": quick,
     "spark.speculation": "true", "spark.speculation.interval": "10ms", "spark.speculation.quantile": "0.1",
     "spark.speculation.multiplier": "1.0", "spark.speculation.minTaskRuntime": "1ms",
 })
@@ -306,7 +308,8 @@ def test_attempts_that_run_beside_each_other_write_each_message_once(tmp_path):
         os.utime(tmp_path / "in" / f"{part}.parquet", (part + 1, part + 1))
     places = [tmp_path / name for name in ("in", "out", "checkpoint", "log")]
     environment = {**os.environ, "SPARK_HOME": str(link_spark(tmp_path))}
-    command = [sys.executable, "-c", SPECULATED, *map(str, places), ",".join(names)]
+    # As of here: a driver with a SPARK_HOME of its own would look for an archive of that.
+    command = [sys.executable, "-c", SPECULATED, *map(str, places), ",".join(names), java_options(small=True)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "as speculatable" in (tmp_path / "log").read_text(), "no second attempt was made"
