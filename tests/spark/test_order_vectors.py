@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -296,7 +297,8 @@ def test_a_window_of_time_has_the_positions_of_the_whole(spark):
     assert [(row.position, row.v["a"]) for row in found.collect()] == [(1, 2), (2, 3)]
     with pytest.raises(BadParameter, match=r"window must be two times, .* and has 'yesterday'"):
         order(table, process="p", vector="v", time="at", window=("yesterday", window[1]))
-    for other in (window[:1], "12"):
+    others: tuple[Any, ...] = ("12", window[:1])
+    for other in others:
         with pytest.raises(BadParameter, match=r"window must be two times, .* and is "):
             order(table, process="p", vector="v", time="at", window=other)
     with pytest.raises(BadParameter, match="a window needs the column of times"):
