@@ -303,7 +303,7 @@ class Changing:
 
     def counts(self) -> Counts | None:
         core = self._core
-        if core.inbox or any(core.out.values()):
+        if core.inbox or any(core.out.values()) or self.routes.waits:
             return None
         return Counts(
             {peer: link.last - self._told.get(peer, 0) for peer, link in core.links.items()},

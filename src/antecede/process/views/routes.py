@@ -59,6 +59,9 @@ class Routes:
     def cut(self, place: int) -> None:
         self._core.follow(self._machine.cut(place))
         self._refuse_late()
+        if self._handed:
+            # One less has to tell us.
+            self.adopt_handed()
 
     def _refuse_late(self) -> None:
         """Refuse whoever sent packets that could be judged only now, and that no sound vertex sends."""
@@ -98,6 +101,14 @@ class Routes:
     def joining(self) -> bool:
         """Whether we joined a separator, and do not know yet what its members do."""
         return self.on and self._machine.joining
+
+    @property
+    def waits(self) -> bool:
+        """Whether a member of the separator that we joined, which lives, has yet to tell what it knows.
+
+        A change waits for it: one that joins this separator next would wait for what we know, and we for it.
+        """
+        return self.joining and self._machine.has_members(self._machine.me)
 
     def hand_over(self) -> bytes:
         """What this member of a separator knows, for one that takes its place."""
