@@ -171,14 +171,18 @@ class Driver:
         return said
 
     def close(self):
-        """Close its input, at which it ends. Over Connect its exit may wait for ever for an answer."""
+        """Close its input, at which it ends."""
         if self.process.poll() is not None:
             return
         try:
             self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
+            self.kill()
+
+    def kill(self):
+        """End it at once: over Connect its exit may wait for ever for an answer."""
+        self.process.kill()
+        self.process.communicate()
 
 
 @pytest.fixture(scope="session")
@@ -245,4 +249,4 @@ def on_connect(spark):
         """
     driver = Driver(opening, {})
     yield driver
-    driver.close()
+    driver.kill()
